@@ -1,0 +1,142 @@
+"""The one call between agents and servers: `POST /v1/nodes/{id}/exchange`.
+
+Up go heartbeat, what the agent holds, what it started, finished and gives back; down come orders. It is repeatable: a report is
+answered only after its commit and repeated by the agent until then, and an order is repeated by the server until the agent says
+it received that (id, attempt). Lists are absolute or keyed by (id, attempt), never deltas, so duplicates and reordering change
+nothing. JSON and MessagePack carry the same structs: curl can do it by hand, agents use MessagePack.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headway.domain.resources import Capacity
+from headway.domain.task import Definition
+
+Ref = tuple[int, int]  # (task id, attempt): the attempt number is the fence
+
+
+class Register(msgspec.Struct, omit_defaults=True):
+    """`POST /v1/nodes`: an agent announces its machine. The same name again is the same node."""
+
+    name: str
+    boot: str  # new for every start of a supervisor
+    capacity: Capacity
+    protocol: int
+    version: str
+    region: str = ""
+
+
+class Registered(msgspec.Struct):
+    id: int
+    heartbeat_s: float
+    fence_s: float  # without an answered heartbeat for this long, kill everything
+    hold_s: float  # how long a server may ask to hold on while the database is away
+    protocol: int
+    version: str
+
+
+class Started(msgspec.Struct, array_like=True):
+    """An attempt still running at the report."""
+
+    id: int
+    attempt: int
+    at_ms: int  # Unix ms, agent's clock
+
+
+class Finished(msgspec.Struct, array_like=True):
+    """How an attempt ended. `outcome` is a lifecycle.Outcome; `result` is the encoded value, `error` JSON of ErrorInfo."""
+
+    id: int
+    attempt: int
+    outcome: int
+    started_ms: int
+    ended_ms: int
+    result: bytes | None = None
+    exit_code: int | None = None
+    error: str | None = None
+    cpu_ms: int | None = None
+    max_memory: int | None = None
+
+
+class ErrorInfo(msgspec.Struct, omit_defaults=True):
+    """Why an attempt did not succeed. `type` and `message` group dead letters."""
+
+    type: str
+    message: str
+    traceback: str = ""
+
+
+class Output(msgspec.Struct, array_like=True):
+    """A piece of stdout (1) or stderr (2). (id, attempt, sequence) is unique, so a repeated piece is stored once."""
+
+    id: int
+    attempt: int
+    sequence: int
+    stream: int
+    at_ms: int
+    data: bytes
+
+
+class Progress(msgspec.Struct, array_like=True):
+    id: int
+    attempt: int
+    done: float
+    total: float
+    text: str = ""
+
+
+class Exchange(msgspec.Struct, omit_defaults=True):
+    """What an agent says."""
+
+    boot: str
+    sequence: int  # rises with every new report; a lower one is ignored, an equal one is a repeat
+    wait_s: float = 0.0  # > 0: hold this call until there are orders
+    heartbeat: bool = False  # commit that I live before answering: only then does my lease run on
+    held: list[Ref] | None = None  # absolute: every attempt I answer for (queued, running, finished and unreported)
+    received: list[Ref] = []  # orders that arrived
+    started: list[Started] = []
+    finished: list[Finished] = []
+    returned: list[Ref] = []  # received, not begun, given back
+    output: list[Output] = []
+    progress: list[Progress] = []
+    unknown_definitions: list[int] = []  # orders came whose definition I do not have
+    draining: bool = False
+
+
+class Order(msgspec.Struct, array_like=True):
+    """Run this attempt."""
+
+    id: int
+    attempt: int
+    definition: int
+    input: bytes
+    name: str | None = None
+    traceparent: str | None = None
+
+
+class Cancel(msgspec.Struct, array_like=True):
+    """End this attempt: SIGTERM, then after `grace_s` SIGKILL, the whole process tree. Report it as cancelled."""
+
+    id: int
+    attempt: int
+    grace_s: float = 5.0
+
+
+class Orders(msgspec.Struct, omit_defaults=True):
+    """What a server answers."""
+
+    sequence: int
+    renewed: bool = False  # the heartbeat of this call is committed
+    hold: bool = False  # the database is away: do not fence because of it
+    lost: bool = False  # this boot was declared lost: kill everything, register with a new boot
+    drain: bool = False  # finish what runs, take nothing new
+    orders: list[Order] = []
+    definitions: dict[int, Definition] = {}
+    cancels: list[Cancel] = []
+
+
+MSGPACK = "application/msgpack"
+encode_msgpack = msgspec.msgpack.Encoder().encode
+decode_exchange = msgspec.msgpack.Decoder(Exchange).decode
+decode_orders = msgspec.msgpack.Decoder(Orders).decode

@@ -1,0 +1,225 @@
+"""What the API answers, as structs: one model for JSON, OpenAPI, the client and the CLI.
+
+Ids are decimal strings in JSON (JavaScript cannot hold 63 bits); times are ISO 8601 in UTC.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import msgspec
+
+from headway.wire.exchange import ErrorInfo
+
+
+class ResourcesView(msgspec.Struct, omit_defaults=True):
+    cpus: float
+    memory: int
+    disk: int
+    iops: int = 0
+    bandwidth: int = 0
+    ports: int = 0
+    labels: dict[str, str] = {}
+    tier: str = ""
+
+
+class UsageView(msgspec.Struct):
+    wall_s: float | None = None
+    cpu_s: float | None = None
+    max_memory: int | None = None
+
+
+class ProgressView(msgspec.Struct):
+    done: float
+    total: float
+    text: str = ""
+
+
+class TaskView(msgspec.Struct):
+    """One task, wherever it is in its life."""
+
+    id: str
+    name: str
+    tenant: str
+    state: str
+    category: str
+    what: str
+    labels: dict[str, str]
+    attempt: int
+    attempts: int
+    execution_cap_s: float
+    created_at: datetime.datetime
+    eligible_at: datetime.datetime
+    start_by: datetime.datetime
+    leased_at: datetime.datetime | None = None
+    started_at: datetime.datetime | None = None
+    ended_at: datetime.datetime | None = None
+    node: str | None = None
+    outcome: str | None = None
+    exit_code: int | None = None
+    error: ErrorInfo | None = None
+    result: msgspec.Raw | None = None  # only when asked for: GET one task; a pickled result is base64 in a string
+    input: msgspec.Raw | None = None  # likewise
+    codec: str = "json"
+    resources: ResourcesView | None = None
+    usage: UsageView | None = None
+    progress: ProgressView | None = None
+    tree: str | None = None
+    blocked_on: int = 0
+    cancelling: bool = False
+    failures: dict[str, int] = {}  # by blame: task, resource, node, requeues
+
+
+class AttemptView(msgspec.Struct):
+    attempt: int
+    outcome: str | None  # None while it runs
+    node: str | None
+    leased_at: datetime.datetime | None
+    started_at: datetime.datetime | None
+    ended_at: datetime.datetime | None
+    exit_code: int | None = None
+    error: ErrorInfo | None = None
+    usage: UsageView | None = None
+
+
+class Page(msgspec.Struct):
+    """`GET /v1/tasks`; `next` is the cursor of the next page."""
+
+    tasks: list[TaskView]
+    next: str | None = None
+
+
+class Accepted(msgspec.Struct):
+    """The answer to one submitted task."""
+
+    id: str
+    state: str
+    start_by: datetime.datetime
+    created: bool = True  # False: the idempotency key gave the first task back
+
+
+class AcceptedMany(msgspec.Struct):
+    """The answer to a bulk: ids in the order of the request."""
+
+    ids: list[str]
+    count: int
+    tree: str | None = None
+
+
+class LogLine(msgspec.Struct):
+    attempt: int
+    stream: str  # stdout | stderr
+    at: datetime.datetime
+    text: str  # bytes that are no UTF-8 are replaced; the raw bytes by ?raw=1
+
+
+class TreeTaskView(msgspec.Struct):
+    id: str
+    name: str
+    state: str
+    level: int
+    progress: ProgressView | None = None
+    exit_code: int | None = None
+    error: ErrorInfo | None = None
+
+
+class LevelView(msgspec.Struct):
+    level: int
+    total: int
+    left: int
+
+
+class TreeView(msgspec.Struct):
+    id: str
+    name: str
+    state: str
+    created_at: datetime.datetime
+    levels: list[LevelView]
+    tasks: list[TreeTaskView]
+
+
+class NodeView(msgspec.Struct):
+    id: int
+    name: str
+    state: str  # up | draining | lost | gone
+    cpus: float
+    memory: int
+    disk: int
+    labels: dict[str, str]
+    running: int
+    allocated: ResourcesView
+    seen_at: datetime.datetime | None
+    version: str
+    region: str = ""
+
+
+class QueueView(msgspec.Struct):
+    """The waiting and running tasks of one category."""
+
+    name: str
+    ready: int
+    scheduled: int
+    blocked: int
+    running: int
+    oldest_ready_s: float | None
+
+
+class DeadGroup(msgspec.Struct):
+    """Dead letters that died of the same error."""
+
+    fingerprint: str
+    name: str
+    type: str
+    message: str
+    count: int
+    first_at: datetime.datetime
+    last_at: datetime.datetime
+    example: str  # a task id
+
+
+class Stats(msgspec.Struct):
+    """Numbers of now. `submitted`, `finished` are totals since this server started."""
+
+    states: dict[str, int]
+    nodes: dict[str, int]
+    queues: list[QueueView]
+    finished_per_s: float
+    submitted_per_s: float
+    servers: int
+    leaders: dict[str, str]  # duty -> server
+    version: str
+    free_cpus: float = 0.0
+    total_cpus: float = 0.0
+
+
+class EventView(msgspec.Struct):
+    """One fact on the stream (`GET /v1/events`, SSE): the SSE id resumes after it."""
+
+    id: str
+    kind: str  # task.succeeded | task.failed | task.cancelled | task.skipped | task.retried | node.lost ...
+    tenant: str
+    at: datetime.datetime
+    tasks: list[str] = []
+    data: dict[str, Any] = {}
+
+
+class Changed(msgspec.Struct):
+    """The answer to bulk actions."""
+
+    changed: int
+    ids: list[str] = []
+
+
+class Problem(msgspec.Struct, omit_defaults=True):
+    """RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    hint: str | None = None
+    field: str | None = None
+    retry_after: float | None = None
+    instance: str | None = None
