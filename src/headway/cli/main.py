@@ -1,0 +1,188 @@
+"""The `headway` command: imports only the command that was called, and turns every error into a message and an exit code.
+
+Commands are listed here in a table rather than in one Typer tree, because importing them all would cost more than the
+0.2 s a command may take to start; `headway --help` needs no import at all.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+if TYPE_CHECKING:
+    from headway.errors import HeadwayError
+
+
+class Exit(IntEnum):
+    """Headway's own exit codes. `run` and `wait` return the work's own code, and FAILED when it has none."""
+
+    OK = 0
+    FAILED = 1  # the work failed, or what was asked for is not there
+    USAGE = 64  # the command line or a setting is wrong
+    BAD_FILE = 65  # a file or a request is wrong
+    NO_SERVER = 69  # no server answers, or it cannot serve now
+    INTERNAL = 70  # a bug of ours
+    LIMIT = 75  # limit exceeded: try again later
+    FORBIDDEN = 77  # no token, or the wrong one
+    TIMED_OUT = 124  # what was waited for did not come in time
+    INTERRUPTED = 130  # Ctrl-C
+
+
+EXIT_CODES: dict[str, Exit] = {
+    "internal": Exit.INTERNAL,
+    "invalid_input": Exit.BAD_FILE,
+    "unknown_field": Exit.BAD_FILE,
+    "cyclic_graph": Exit.BAD_FILE,
+    "too_large": Exit.BAD_FILE,
+    "unsatisfiable_resources": Exit.BAD_FILE,
+    "idempotency_conflict": Exit.BAD_FILE,
+    "limit_exceeded": Exit.LIMIT,
+    "not_found": Exit.FAILED,
+    "conflict": Exit.FAILED,
+    "unauthorized": Exit.FORBIDDEN,
+    "forbidden": Exit.FORBIDDEN,
+    "version_mismatch": Exit.NO_SERVER,
+    "unavailable": Exit.NO_SERVER,
+    "config": Exit.USAGE,
+    "database_in_use": Exit.NO_SERVER,
+    "stale_epoch": Exit.INTERNAL,
+    "task_failed": Exit.FAILED,
+}
+
+
+class Entry(NamedTuple):
+    """Where a command lives ("module:attribute" inside headway.cli; the attribute is a Typer app) and what it does."""
+
+    where: str
+    summary: str
+
+
+SECTIONS: dict[str, dict[str, Entry]] = {
+    "Start": {
+        "up": Entry("service:app", "Start everything on this machine: database, server, agent."),
+        "server": Entry("service:app", "Start a server (API and duties) on a database."),
+        "agent": Entry("service:app", "Start an agent, which runs tasks on this machine."),
+    },
+}
+COMMANDS: dict[str, Entry] = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    word = arguments[0] if arguments else "--help"
+    if word in ("--help", "-h", "help") and len(arguments) < 2:
+        print(overview())
+        return Exit.OK
+    if word in ("--version", "-V", "version"):
+        return _version()
+    if word == "help":
+        word, arguments = arguments[1], [arguments[1], *arguments[2:], "--help"]
+    if word not in COMMANDS:
+        return _unknown(word)
+    return _guarded(word, arguments[1:])
+
+
+def overview() -> str:
+    """What `headway --help` prints."""
+    width = max(len(name) for name in COMMANDS)
+    lines = [
+        "Usage: headway COMMAND [OPTIONS] [ARGUMENTS]",
+        "",
+        "Headway runs tasks: any work, on any of your machines, never lost.",
+    ]
+    for title, entries in SECTIONS.items():
+        lines += ["", f"{title}:", *(f"  {name:<{width}}  {entry.summary}" for name, entry in entries.items())]
+    lines += [
+        "",
+        "Every command takes -o table|json|quiet (--json is -o json) and --help, which ends in examples.",
+        "A command finds its server by --url or HEADWAY_URL, or the `headway up` of this user's data folder.",
+        "",
+        "Examples:",
+        "  headway run -- echo hello",
+        "  headway submit --attempts 3 -- make -C /srv/site",
+        "  headway ls --state failed --since 1h",
+    ]
+    return "\n".join(lines)
+
+
+def _version() -> int:
+    from importlib.metadata import version
+
+    print(f"headway {version('headway')}")
+    return Exit.OK
+
+
+def _unknown(word: str) -> int:
+    import difflib
+
+    kind = "option" if word.startswith("-") else "command"
+    near = difflib.get_close_matches(word, COMMANDS, n=1)
+    hint = f"did you mean `headway {near[0]}`?" if near else "`headway --help` lists the commands"
+    complain(f"there is no {kind} {word!r}", hint=hint)
+    return Exit.USAGE
+
+
+def _guarded(name: str, arguments: list[str]) -> int:
+    """Run the command; every error ends here."""
+    from headway.errors import HeadwayError
+
+    try:
+        return _call(name, arguments)
+    except HeadwayError as error:
+        return _tell(error)
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) went away: nothing is wrong. Without this, Python complains while it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OK
+
+
+def _call(name: str, arguments: list[str]) -> int:
+    import importlib
+
+    import typer.main
+
+    module, _, attribute = COMMANDS[name].where.partition(":")
+    command = typer.main.get_command(getattr(importlib.import_module(f"headway.cli.{module}"), attribute))
+    command = getattr(command, "commands", {}).get(name, command)
+    usage_error = cast(type[Exception], typer.BadParameter.__mro__[1])  # Typer keeps it private, but not its child
+    try:
+        code = command.main(args=arguments, prog_name=f"headway {name}", standalone_mode=False)
+    except usage_error as error:
+        return _usage(name, error)
+    except typer.Abort:
+        return Exit.INTERRUPTED
+    return int(code or 0)
+
+
+def _usage(name: str, error: Exception) -> int:
+    message: str = error.format_message()  # type: ignore[attr-defined]
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else f"headway {name}"
+    message = message[:1].lower() + message[1:].rstrip(".")
+    complain(message, where=path, hint=f"`{path} --help` tells what it takes")
+    return Exit.USAGE
+
+
+def _tell(error: HeadwayError) -> int:
+    where = error.extra.get("where") or error.extra.get("field")
+    complain(error.detail, where=where, hint=error.hint)
+    return EXIT_CODES[error.code]
+
+
+def complain(what: str, *, where: str | None = None, hint: str | None = None) -> None:
+    """Say on stderr what was wrong, where, and what to do."""
+    print(f"headway: {what}", file=sys.stderr)
+    if where and where not in what:
+        print(f"  where: {where}", file=sys.stderr)
+    if hint:
+        print(f"  hint: {hint}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
