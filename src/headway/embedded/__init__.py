@@ -1,0 +1,1 @@
+"""Headway on one machine: a private PostgreSQL, and `headway up` around it."""
