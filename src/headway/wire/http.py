@@ -205,6 +205,7 @@ class _Connection(asyncio.Protocol):
         self._received = False
         self._headed = False
         self._complete = False
+        self._keep = False
         self._error: ConnectionError | None = None
 
     # -- what Http calls
@@ -226,7 +227,7 @@ class _Connection(asyncio.Protocol):
             self.alive
             and self._complete
             and not self._transport.is_closing()
-            and self._parser.should_keep_alive()
+            and self._keep
             and self._transport.get_write_buffer_size() == 0  # answered before it had read the request
         )
 
@@ -321,6 +322,7 @@ class _Connection(asyncio.Protocol):
             self._headers = {}
             return
         self._complete = True
+        self._keep = self._parser.should_keep_alive()  # forgotten by the parser after this call
         if self._whole:
             self._answer(self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces))
         self._wake_reader()
