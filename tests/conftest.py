@@ -1,0 +1,36 @@
+"""What every test may ask for: a database of its own.
+
+postgres      one real PostgreSQL for this test process, started when the first test needs it
+dsn           a fresh database with Headway's tables and the lifecycle's trigger, dropped after the test
+empty_dsn     a fresh database with nothing in it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.databases import Databases
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
+    databases = Databases(tmp_path_factory.mktemp("postgres", numbered=True))
+    databases.start()
+    yield databases
+    databases.stop()
+
+
+@pytest.fixture
+def dsn(postgres: Databases) -> Iterator[str]:
+    made = postgres.clone()
+    yield made
+    postgres.drop(made)
+
+
+@pytest.fixture
+def empty_dsn(postgres: Databases) -> Iterator[str]:
+    made = postgres.empty()
+    yield made
+    postgres.drop(made)
