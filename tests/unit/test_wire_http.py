@@ -226,10 +226,10 @@ async def test_a_stream_that_breaks_says_so_after_what_had_come() -> None:
     async with serving(broken) as server:
         http = Http(server.url)
         got = []
-        with pytest.raises(ConnectionError):
-            async with http.stream("GET", "/") as (_, body):
-                async for piece in body:
-                    got.append(piece)
+        async with http.stream("GET", "/") as (_, body):
+            got.append(await anext(body))
+            with pytest.raises(ConnectionError):
+                await anext(body)
         await http.close()
     assert got == [b"one"]
 
@@ -252,7 +252,7 @@ async def test_a_slow_reader_slows_the_stream_down_and_gets_all_of_it() -> None:
             got = len(await anext(body))
             for _ in range(300):  # enough turns of the loop to read everything, were nothing to stop it
                 await http.request("GET", "/ping")
-            assert max(connection._unread for connection in http._open) < 2 * STREAM_BUFFER
+            assert max(connection._unread for connection in http._open) < 4 * STREAM_BUFFER
             async for part in body:
                 got += len(part)
         await http.close()
@@ -296,8 +296,8 @@ def test_what_is_not_an_http_address_is_refused(url: str) -> None:
 def certificate(tmp_path: Path) -> Path:
     target = tmp_path / "server.pem"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
-        + ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(target), "-out", str(tmp_path / "c")],
+        ("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=test "
+        f"-addext subjectAltName=IP:127.0.0.1 -keyout {target} -out {tmp_path}/c").split(),
         check=True,
         capture_output=True,
     )
