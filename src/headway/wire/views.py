@@ -90,6 +90,13 @@ class Page(msgspec.Struct):
     next: str | None = None
 
 
+class Waited(msgspec.Struct):
+    """`POST /v1/tasks/wait`: what is final, and the ids of what is not."""
+
+    done: list[TaskView]
+    pending: list[str]
+
+
 class Accepted(msgspec.Struct):
     """The answer to one submitted task."""
 
