@@ -1,0 +1,60 @@
+"""What a task file says, once it has been read: trees of tasks with levels, and where each stood in the file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headway.domain.task import Edge, TaskSpec
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When a tree runs. This version keeps it and does not fire it: `run` runs the tree once, now."""
+
+    every: float | str  # 0 once; seconds; daily, weekly, monthly, annually; or a cron expression
+    timezone: str | None = None
+    start: str | float | None = None
+    end: str | float | None = None
+    overlap: str = "skip"
+    misfire: str = "one"
+
+
+@dataclass(frozen=True)
+class TreeTask:
+    """One task. `spec` carries name and dependencies too, so that it can be sent as it is."""
+
+    name: str
+    spec: TaskSpec
+    after: list[Edge]
+    level: int
+    line: int
+    column: int
+
+    @property
+    def upstream(self) -> list[str]:
+        """The tasks of the same tree that this one waits for; ids of tasks submitted earlier are left out."""
+        return [edge.task for edge in self.after if isinstance(edge.task, str)]
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Tasks joined by dependencies, in the order of the file."""
+
+    name: str
+    tasks: list[TreeTask]
+    schedule: Schedule | None = None
+    logger: str | None = None
+    warnings: list[str] = field(default_factory=list)  # for people: what was accepted and has no effect yet
+
+    @property
+    def levels(self) -> dict[int, list[TreeTask]]:
+        """The tasks of each level, the level that runs first first."""
+        found: dict[int, list[TreeTask]] = {}
+        for task in self.tasks:
+            found.setdefault(task.level, []).append(task)
+        return dict(sorted(found.items()))
+
+    @property
+    def after(self) -> dict[str, list[str]]:
+        """The graph: each task with what it waits for."""
+        return {task.name: task.upstream for task in self.tasks}
