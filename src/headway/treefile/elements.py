@@ -109,7 +109,7 @@ class _Walk:
         self.stack: list[_Job] = []
 
     def run(self, node: Mapping, defaults: dict[str, Entry]) -> Shape:
-        self.stack.append(_Job(self.shape.top, node, defaults, depth=0, is_tree=is_tree(node)))
+        self.stack.append(_Job(self.shape.top, node, defaults, depth=0 if is_tree(node) else 1, is_tree=is_tree(node)))
         while self.stack:
             job = self.stack.pop()
             begun = len(self.stack)
@@ -163,7 +163,7 @@ class _Walk:
                     hint="put it under `defaults:`",
                 )
         if not any(block.items for block in job.element.blocks):
-            what = f"the tree {job.element.name!r}" if job.is_tree else "this list"
+            what = f"the tree {job.element.name!r}" if job.is_tree and job.element.name else "this list"
             self.reader.fail(job.element.mark, f"{what} has no task", hint="give it a command, executable or function")
 
     def keyword(self, job: _Job, name: str, entry: Entry, defaults: dict[str, Entry]) -> None:
@@ -177,7 +177,7 @@ class _Walk:
         elif name == "logger":
             self.logger(job, entry)
         elif name == "parameters":
-            if job.depth > 0:
+            if job.element is not self.shape.top:
                 self.reader.fail(entry.key.mark, "parameters belong to the file or the tree, not to one task")
         elif name != "defaults":
             if isinstance(entry.value, Mapping) and any(run in entry.value.entries for run in RUNS):

@@ -1,0 +1,117 @@
+"""A plan to look at: in the terminal, as Mermaid, as DOT, and as JSON for programs. Pure: trees in, text out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from headway.domain.graph import longest_path
+from headway.domain.task import Edge, When, define
+from headway.treefile.model import Tree, TreeTask
+
+WIDTH = 60  # of what a task runs; the rest of the line belongs to its name and edges
+
+
+def critical_path(tree: Tree) -> list[str]:
+    """The longest chain of tasks. Without a history every task weighs the same."""
+    return longest_path(tree.after, {})
+
+
+def plan_json(trees: Iterable[Tree]) -> dict[str, Any]:
+    """The fixed shape of `plan FILE -o json`."""
+    return {
+        "trees": [
+            {
+                "name": tree.name,
+                "tasks": [{"name": task.name, "level": task.level, "after": task.upstream} for task in tree.tasks],
+                "critical_path": critical_path(tree),
+            }
+            for tree in trees
+        ]
+    }
+
+
+def text(tree: Tree) -> str:
+    """Levels from the first that runs to the root; `*` marks the critical path."""
+    path = critical_path(tree)
+    critical = set(path)
+    width = max((len(task.name) for task in tree.tasks), default=0)
+    lines = [f"{tree.name}: {_count(len(tree.tasks), 'task')} on {_count(len(tree.levels), 'level')}"]
+    for level, tasks in tree.levels.items():
+        lines.append(f"\nlevel {level}" + (f" ({len(tasks)} at the same time)" if len(tasks) > 1 else ""))
+        lines += [_line(task, width, critical=task.name in critical) for task in tasks]
+    lines.append(f"\ncritical path: {' → '.join(path)}")
+    if tree.schedule:
+        lines.append(f"schedule: {_every(tree.schedule.every)}")
+    return "\n".join(lines)
+
+
+def mermaid(tree: Tree) -> str:
+    """A flow chart that GitHub and most wikis draw."""
+    ids = {task.name: f"t{number}" for number, task in enumerate(tree.tasks)}
+    lines = ["flowchart BT", f"  %% {_one_line(tree.name)}"]
+    for level, tasks in tree.levels.items():
+        lines.append(f'  subgraph level{level}["level {level}"]')
+        lines += [f'    {ids[task.name]}["{_escape(task.name)}"]' for task in tasks]
+        lines.append("  end")
+    for task in tree.tasks:
+        for edge in _inner(task):
+            arrow = "-->" if edge.when == When.SUCCEEDED else f"-. {edge.when.name.lower()} .->"
+            lines.append(f"  {ids[str(edge.task)]} {arrow} {ids[task.name]}")
+    if critical := critical_path(tree):
+        lines.append("  classDef critical stroke-width:3px")
+        lines.append(f"  class {','.join(ids[name] for name in critical)} critical")
+    return "\n".join(lines)
+
+
+def dot(tree: Tree) -> str:
+    """For Graphviz: one rank a level, the critical path bold."""
+    critical = set(critical_path(tree))
+    lines = [f"digraph {_quote(tree.name)} {{", "  rankdir=BT;", "  node [shape=box];"]
+    for tasks in tree.levels.values():
+        lines.append("  { rank=same; " + " ".join(f"{_quote(task.name)};" for task in tasks) + " }")
+    lines += [f"  {_quote(name)} [style=bold];" for name in tree.after if name in critical]
+    for task in tree.tasks:
+        for edge in _inner(task):
+            kind = "" if edge.when == When.SUCCEEDED else f' [style=dashed, label="{edge.when.name.lower()}"]'
+            lines.append(f"  {_quote(str(edge.task))} -> {_quote(task.name)}{kind};")
+    lines.append("}")
+    return "\n".join(lines)
+
+
+def _line(task: TreeTask, width: int, *, critical: bool) -> str:
+    what = _one_line(define(task.spec).what)
+    what = what if len(what) <= WIDTH else what[: WIDTH - 1] + "…"
+    waits = ", ".join(_edge(edge) for edge in task.after)
+    return f"  {'*' if critical else ' '} {task.name:<{width}}  {what}" + (f"  ← {waits}" if waits else "")
+
+
+def _edge(edge: Edge) -> str:
+    return str(edge.task) if edge.when == When.SUCCEEDED else f"{edge.task} ({edge.when.name.lower()})"
+
+
+def _inner(task: TreeTask) -> list[Edge]:
+    return [edge for edge in task.after if isinstance(edge.task, str)]
+
+
+def _every(every: float | str) -> str:
+    if isinstance(every, str):
+        return every
+    return f"every {every:g} s" if every else "once"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def _one_line(words: str) -> str:
+    return " ".join(words.split())
+
+
+def _escape(words: str) -> str:
+    return words.replace("&", "#amp;").replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")
+
+
+def _quote(words: str) -> str:
+    return json.dumps(words, ensure_ascii=False)
