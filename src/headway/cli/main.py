@@ -1,4 +1,4 @@
-"""The `headway` command: imports only the command that was called, and turns every error into a message and an exit code.
+"""The `headway` command: imports only the command called, and turns every error into a message and an exit code.
 
 Commands are listed here in a table rather than in one Typer tree, because importing them all would cost more than the
 0.2 s a command may take to start; `headway --help` needs no import at all.
@@ -58,6 +58,7 @@ class Entry(NamedTuple):
 
     where: str
     summary: str
+    takes_command: bool = False  # what follows `--` is a command to run
 
 
 SECTIONS: dict[str, dict[str, Entry]] = {
@@ -65,6 +66,35 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "up": Entry("service:app", "Start everything on this machine: database, server, agent."),
         "server": Entry("service:app", "Start a server (API and duties) on a database."),
         "agent": Entry("service:app", "Start an agent, which runs tasks on this machine."),
+    },
+    "Work": {
+        "run": Entry("run:app", "Run work and follow it; returns its exit code.", takes_command=True),
+        "submit": Entry("submit:app", "Submit work and print its ids.", takes_command=True),
+        "validate": Entry("files:app", "Check a task file; says line, column and what was expected."),
+        "plan": Entry("files:app", "Show in which order a file's tasks would run: levels and critical path."),
+        "schema": Entry("files:app", "Print the JSON Schema of task files, for editors."),
+    },
+    "Look": {
+        "ls": Entry("tasks:app", "List tasks, the newest first."),
+        "show": Entry("tasks:app", "Show everything known about a task or a tree."),
+        "logs": Entry("outcome:app", "Print what a task wrote: its stdout on stdout, its stderr on stderr."),
+        "wait": Entry("outcome:app", "Wait for tasks to end; returns their exit code, the first that is not 0."),
+        "result": Entry("outcome:app", "Print the result of a task as JSON; with --timeout, wait for it."),
+        "top": Entry("top:app", "Watch rates, queues, nodes and running tasks live."),
+        "stats": Entry("fleet:app", "Print the numbers of now: states, rates, queues, nodes."),
+    },
+    "Change": {
+        "cancel": Entry("change:app", "Cancel tasks or trees."),
+        "retry": Entry("change:app", "Send dead letters again, as they were or after an edit."),
+        "dead": Entry("dead:app", "Dead letters: ls, show, retry, purge."),
+    },
+    "Operate": {
+        "node": Entry("fleet:node", "Nodes: ls, show, drain, undrain."),
+        "queue": Entry("fleet:queue", "Queues: ls."),
+        "tier": Entry("fleet:tier", "Tiers of resources: ls."),
+        "db": Entry("database:app", "The database: migrate, status."),
+        "doctor": Entry("doctor:app", "Check this machine, the database and the server, and say what to do."),
+        "bench": Entry("bench:app", "Measure throughput and latency on this machine."),
     },
 }
 COMMANDS: dict[str, Entry] = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
@@ -147,12 +177,16 @@ def _call(name: str, arguments: list[str]) -> int:
 
     import typer.main
 
-    module, _, attribute = COMMANDS[name].where.partition(":")
+    entry, rest = COMMANDS[name], None
+    if entry.takes_command and "--" in arguments:
+        at = arguments.index("--")
+        arguments, rest = arguments[:at], arguments[at + 1 :]
+    module, _, attribute = entry.where.partition(":")
     command = typer.main.get_command(getattr(importlib.import_module(f"headway.cli.{module}"), attribute))
     command = getattr(command, "commands", {}).get(name, command)
     usage_error = cast(type[Exception], typer.BadParameter.__mro__[1])  # Typer keeps it private, but not its child
     try:
-        code = command.main(args=arguments, prog_name=f"headway {name}", standalone_mode=False)
+        code = command.main(args=arguments, prog_name=f"headway {name}", standalone_mode=False, obj=rest)
     except usage_error as error:
         return _usage(name, error)
     except typer.Abort:
@@ -171,7 +205,10 @@ def _usage(name: str, error: Exception) -> int:
 
 def _tell(error: HeadwayError) -> int:
     where = error.extra.get("where") or error.extra.get("field")
-    complain(error.detail, where=where, hint=error.hint)
+    hint, wait = error.hint, error.extra.get("retry_after")
+    if error.code == "limit_exceeded" and wait:
+        hint = f"try again in {wait:g} s" + (f"; {hint}" if hint else "")
+    complain(error.detail, where=where, hint=hint)
     return EXIT_CODES[error.code]
 
 

@@ -1,10 +1,88 @@
-"""Options that become parts of a task: K=V pairs, JSON values and @files."""
+"""A task from the command line: the options of `submit` and `run` have the names of TaskSpec's fields, with dashes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
+
+Name = Annotated[str | None, typer.Option("--name", help="Name of the task.")]
+Labels = Annotated[list[str] | None, typer.Option("--label", help="A label; repeat for more.", metavar="K=V")]
+Executable = Annotated[str | None, typer.Option("--executable", help="Script or program to run.", metavar="PATH")]
+Function = Annotated[str | None, typer.Option("--function", help="Python function to call.", metavar="MODULE:NAME")]
+Args = Annotated[
+    list[str] | None, typer.Option("--arg", help="Argument of the executable; repeat for more.", metavar="TEXT")
+]
+Env = Annotated[list[str] | None, typer.Option("--env", help="Environment variable; repeat for more.", metavar="K=V")]
+Workdir = Annotated[str | None, typer.Option("--workdir", help="Folder to run in.", metavar="DIR")]
+Input = Annotated[str | None, typer.Option("--input", help="Input: JSON, @FILE or @- for stdin.", metavar="JSON")]
+Interpreter = Annotated[str | None, typer.Option("--interpreter", help="What runs the executable.")]
+Resources = Annotated[
+    str | None,
+    typer.Option("--resources", help="A tier, or cpus=2,memory=1GiB,labels.gpu=a100.", metavar="TIER|K=V,..."),
+]
+Category = Annotated[str | None, typer.Option("--category", help="urgent, delayable or periodic.")]
+Attempts = Annotated[int | None, typer.Option("--attempts", help="Runs in all, the first included.", metavar="N")]
+Retry = Annotated[
+    str | None, typer.Option("--retry", help="interval=10s,backoff=2,max=5m,jitter=0.1", metavar="K=V,...")
+]
+ExecutionCap = Annotated[
+    str | None, typer.Option("--execution-cap", help="Longest run, for example 10m.", metavar="DURATION")
+]
+DelayTolerance = Annotated[
+    str | None, typer.Option("--delay-tolerance", help="How long the start may wait.", metavar="DURATION")
+]
+After = Annotated[
+    list[str] | None,
+    typer.Option("--after", help="Run after this task; ID:failed or ID:done for other ends.", metavar="ID"),
+]
+At = Annotated[str | None, typer.Option("--at", help="Not before this moment (ISO 8601).", metavar="TIME")]
+IdempotencyKey = Annotated[
+    str | None, typer.Option("--idempotency-key", help="The same key gives the first task back.", metavar="KEY")
+]
+Size = Annotated[float | None, typer.Option("--size", help="Hint of how much work it is.", metavar="N")]
+
+TASK_OPTIONS: dict[str, Any] = {
+    "name": Name,
+    "label": Labels,
+    "executable": Executable,
+    "function": Function,
+    "arg": Args,
+    "env": Env,
+    "workdir": Workdir,
+    "input": Input,
+    "interpreter": Interpreter,
+    "resources": Resources,
+    "category": Category,
+    "attempts": Attempts,
+    "retry": Retry,
+    "execution_cap": ExecutionCap,
+    "delay_tolerance": DelayTolerance,
+    "after": After,
+    "at": At,
+    "idempotency_key": IdempotencyKey,
+    "size": Size,
+}
+
+
+def task(given: dict[str, Any]) -> dict[str, Any]:
+    """The task described by these options: only the fields that were given."""
+    spec: dict[str, Any] = {
+        **given,
+        "labels": pairs(given["label"], "--label"),
+        "args": given["arg"],
+        "env": pairs(given["env"], "--env"),
+        "resources": _resources(given["resources"]),
+        "retry": _settings(given["retry"], "--retry"),
+        "after": [_edge(text) for text in given["after"] or ()],
+        "input": None,
+    }
+    del spec["label"], spec["arg"]
+    spec = {field: value for field, value in spec.items() if value not in (None, {}, [])}
+    if given["input"] is not None:
+        spec["input"] = value_or_file(given["input"], "--input")
+    return spec
 
 
 def pairs(given: Sequence[str] | None, option: str) -> dict[str, str]:
@@ -16,3 +94,73 @@ def pairs(given: Sequence[str] | None, option: str) -> dict[str, str]:
             raise typer.BadParameter(f"{text!r} is not of the form KEY=VALUE", param_hint=option)
         found[key] = value
     return found
+
+
+def value_or_file(text: str, option: str) -> Any:
+    """A JSON value given as text, as @FILE, or as @- on stdin."""
+    import json
+
+    content = contents(text[1:], option) if text.startswith("@") else text
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        hint = "write JSON: 42, '\"text\"', '[1, 2]', '{\"key\": 1}'; or @FILE"
+        raise typer.BadParameter(f"{content[:60]!r} is not JSON ({error}): {hint}", param_hint=option) from None
+
+
+def contents(path: str, option: str) -> str:
+    """What a file holds; "-" is stdin."""
+    import sys
+
+    try:
+        if path == "-":
+            return sys.stdin.read()
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{path}: {getattr(error, 'strerror', None) or error}", param_hint=option) from None
+
+
+def edits(given: Sequence[str] | None, whole: str | None) -> dict[str, Any]:
+    """The changes of `--set FIELD=VALUE` (JSON, else text) on top of `--edit JSON`."""
+    import json
+
+    changes: dict[str, Any] = value_or_file(whole, "--edit") if whole else {}
+    if not isinstance(changes, dict):
+        raise typer.BadParameter("an edit is a JSON object of task fields", param_hint="--edit")
+    for field, text in pairs(given, "--set").items():
+        try:
+            changes[field] = json.loads(text)
+        except ValueError:
+            changes[field] = text
+    return changes
+
+
+def _resources(text: str | None) -> str | dict[str, Any] | None:
+    return text if text is None or "=" not in text else _settings(text, "--resources")
+
+
+def _settings(text: str | None, option: str) -> dict[str, Any]:
+    """ "cpus=2,memory=1GiB,labels.gpu=a100" as a mapping; numbers become numbers."""
+    found: dict[str, Any] = {}
+    for key, value in pairs(text.split(",") if text else (), option).items():
+        outer, dot, inner = key.partition(".")
+        if dot:
+            found.setdefault(outer, {})[inner] = value
+        else:
+            found[key] = _number(value)
+    return found
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _edge(text: str) -> str | dict[str, str]:
+    task_id, colon, when = text.partition(":")
+    return {"task": task_id, "when": when} if colon else text

@@ -13,12 +13,13 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 if TYPE_CHECKING:
     from headway.config import Settings
+    from headway.wire.views import Accepted, AcceptedMany
 
 
 class Format(StrEnum):
@@ -51,6 +52,7 @@ class Terminal:
     format: Format = Format.TABLE
     config: str | None = None
     flags: dict[str, Any] = field(default_factory=dict)
+    rest: list[str] = field(default_factory=list)  # what stood behind `--`
 
     def settings(self, **flags: Any) -> Settings:
         """The settings: flags given here and on the command line, then environment, file, defaults."""
@@ -79,6 +81,25 @@ class Terminal:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
         sys.stdout.flush()
 
+    def accepted(self, answers: Sequence[Accepted | AcceptedMany]) -> None:
+        """The ids of what was submitted: a tree's own id for people, the tasks' for programs."""
+        ids = [one for answer in answers for one in getattr(answer, "ids", None) or [answer.id]]  # type: ignore[union-attr]
+        value = answers[0] if len(answers) == 1 else answers
+        self.answer(
+            value, ids=ids, table=lambda: "\n".join(getattr(one, "tree", None) or "\n".join(ids) for one in answers)
+        )
+
+    def frame(self, watching: bool) -> None:
+        """Begin a new frame of a command that watches: a terminal is cleared, a pipe just gets the next one."""
+        if watching and self.format is Format.TABLE and sys.stdout.isatty():
+            sys.stdout.write("\x1b[H\x1b[2J")
+
+    async def pause(self, seconds: float) -> None:
+        """Between two frames."""
+        import asyncio
+
+        await asyncio.sleep(seconds)
+
     def answer(self, value: Any, *, ids: Sequence[str | int] = (), table: Callable[[], str]) -> None:
         """Print `value` in the format asked for: as JSON, as its ids, or as the table made of it."""
         if self.wants_json:
@@ -97,30 +118,55 @@ def group(summary: str) -> typer.Typer:
 
 
 def command(
-    app: typer.Typer, name: str, *, examples: Sequence[str]
+    app: typer.Typer, name: str, *, examples: Sequence[str], task_options: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function as a command: adds the shared options, and examples at the end of its help."""
+    """Register a function as a command: adds the shared options, and examples at the end of its help.
+
+    With `task_options` it also gets the options that describe a task, as one argument `spec`.
+    """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-        shared = [
-            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-            for key, (annotation, default) in _SHARED.items()
+        described = _task_options() if task_options else {}
+        own = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for parameter in list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+            if not (task_options and parameter.name == "spec")
         ]
-        own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+        added = {**{key: (annotation, None) for key, annotation in described.items()}, **_SHARED}
+        parameters = [*own, *(_parameter(key, *entry) for key, entry in added.items())]
 
-        def called(**given: Any) -> Any:
+        def called(ctx: typer.Context, **given: Any) -> Any:
             output, json, url, data_dir, config = (given.pop(key) for key in _SHARED)
-            terminal = Terminal(Format.JSON if json else output, config, {"url": url, "data_dir": data_dir})
+            flags = {"url": url, "data_dir": data_dir}
+            terminal = Terminal(Format.JSON if json else output, config, flags, list(ctx.obj or ()))
+            if task_options:
+                given["spec"] = _task({key: given.pop(key) for key in described})
             return function(terminal, **given)
 
+        context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
         called.__name__, called.__doc__ = function.__name__, function.__doc__
-        called.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
-        called.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *shared)}
+        called.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
+        called.__annotations__ = {parameter.name: parameter.annotation for parameter in (context, *parameters)}
         app.command(name, epilog=_epilog(examples))(called)
         return function
 
     return register
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _task_options() -> dict[str, Any]:
+    from headway.cli.options import TASK_OPTIONS
+
+    return TASK_OPTIONS
+
+
+def _task(given: dict[str, Any]) -> dict[str, Any]:
+    from headway.cli.options import task
+
+    return task(given)
 
 
 def _epilog(examples: Sequence[str]) -> str:
@@ -128,22 +174,22 @@ def _epilog(examples: Sequence[str]) -> str:
     return "\n".join(["\b", "Examples:", *(f"  {example}" for example in examples)])
 
 
-def colours() -> bool:
+def colours(stream: TextIO) -> bool:
     """Whether to colour: a terminal that did not say NO_COLOR."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 _STATE_COLOURS = {
-    "succeeded": 32, "failed": 31, "expired": 31, "cancelled": 33, "skipped": 33, "running": 36, "leased": 36, "up": 32, "lost": 31,
-    "draining": 33, "ok": 32, "warn": 33, "fail": 31,
+    "succeeded": 32, "failed": 31, "expired": 31, "cancelled": 33, "skipped": 33, "running": 36, "leased": 36,
+    "up": 32, "lost": 31, "draining": 33, "ok": 32, "warn": 33, "fail": 31,
 }  # fmt: skip
 
 
-def paint(word: str, text: str | None = None) -> str:
+def paint(word: str, text: str | None = None, *, stream: TextIO | None = None) -> str:
     """`text` (or the word itself) in the colour of a state, when there are colours."""
     code = _STATE_COLOURS.get(word)
     text = word if text is None else text
-    return f"\x1b[{code}m{text}\x1b[0m" if code and colours() else text
+    return f"\x1b[{code}m{text}\x1b[0m" if code and colours(stream or sys.stdout) else text
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]], *, right: Sequence[str] = (), wide: str = "") -> str:

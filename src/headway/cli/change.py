@@ -1,0 +1,82 @@
+"""`cancel` and `retry`: change what happens to tasks that exist."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headway.cli.terminal import Terminal, command, group, table
+
+if TYPE_CHECKING:
+    from headway.cli.session import Server
+    from headway.wire.views import TaskView
+
+app = group("Change tasks.")
+
+Ids = Annotated[list[str], typer.Argument(metavar="ID...")]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a field first, for example attempts=5.", metavar="FIELD=VALUE")
+]
+Edit = Annotated[str | None, typer.Option("--edit", help="Change several: a JSON object, or @FILE.", metavar="JSON")]
+
+
+@command(
+    app,
+    "cancel",
+    examples=["headway cancel 1234567890123456789", "headway ls --label run=42 -o quiet | xargs headway cancel"],
+)
+def cancel(terminal: Terminal, ids: Ids) -> None:
+    """Cancel tasks or trees: what waits never runs, what runs is ended with all its processes."""
+    from headway.cli.session import talk
+
+    async def ask(server: Server) -> None:
+        tasks = [task for one in ids for task in await _cancel(server, one)]
+        terminal.answer(tasks, ids=[task.id for task in tasks], table=lambda: _changed(tasks))
+
+    talk(terminal, ask)
+
+
+@command(
+    app,
+    "retry",
+    examples=[
+        "headway retry 1234567890123456789",
+        "headway retry 1234567890123456789 --set attempts=5 --set execution_cap=1h",
+    ],
+)
+def retry(terminal: Terminal, ids: Ids, set_: Sets = None, edit: Edit = None) -> None:
+    """Send dead letters again, as they were or after an edit."""
+    from headway.cli.options import edits
+    from headway.cli.session import talk, task_path
+    from headway.wire.views import TaskView
+
+    changes = edits(set_, edit)
+    body = {"edit": changes} if changes else None
+
+    async def ask(server: Server) -> None:
+        tasks = [await server.post(task_path(one, "retry"), TaskView, body) for one in ids]
+        terminal.answer(tasks, ids=[task.id for task in tasks], table=lambda: _changed(tasks))
+
+    talk(terminal, ask)
+
+
+async def _cancel(server: Server, one: str) -> list[TaskView]:
+    """Cancel a task, or all tasks of a tree when the id is a tree's."""
+    from headway.cli.session import task_path, tree_path
+    from headway.errors import NotFound
+    from headway.wire.views import TaskView, TreeView
+
+    try:
+        return [await server.post(task_path(one, "cancel"), TaskView)]
+    except NotFound as not_a_task:
+        try:
+            tree = await server.post(tree_path(one, "cancel"), TreeView)
+        except NotFound:
+            raise not_a_task from None
+        return [await server.get(task_path(task.id), TaskView) for task in tree.tasks]
+
+
+def _changed(tasks: list[TaskView]) -> str:
+    rows = [(task.id, "cancelling" if task.cancelling else task.state, task.name) for task in tasks]
+    return table(("ID", "STATE", "NAME"), rows, wide="NAME")

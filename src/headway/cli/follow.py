@@ -1,0 +1,215 @@
+"""Following work to its end: the output of one task, the levels of trees, the count of many.
+
+On a terminal the progress is a few lines at the bottom that change in place; elsewhere it is one plain line for each
+change. It goes to stderr either way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headway.cli.outcome import LONGEST_ASK_S, ended, failure, print_value, work_code
+from headway.cli.progress import Board, task_line, tree_lines
+from headway.cli.session import Server, task_path, tree_path
+from headway.cli.terminal import Terminal, paint
+from headway.errors import NotFound
+from headway.wire.views import LogLine, TaskView, TreeTaskView, TreeView
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LOOK_S = 0.5  # between two looks at progress; the end is told at once
+LAST_OUTPUT_S = 5.0  # how long the last output may come after the end
+MOST_STREAMS = 32  # tasks of a tree whose output is followed at once
+WAIT_CHUNK = 500  # ids in one request that waits
+
+
+@dataclass
+class Following:
+    """What is followed, and how it is shown."""
+
+    terminal: Terminal
+    server: Server
+    logs: bool = True
+
+    def __post_init__(self) -> None:
+        self.board = Board(live=not self.terminal.wants_json and not self.terminal.quiet)
+        self.began = time.monotonic()
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self.began
+
+
+async def follow_task(following: Following, task_id: str) -> int:
+    """One task: its output as it comes, its result, its exit code."""
+    terminal, server, board = following.terminal, following.server, following.board
+    with board:
+        output = asyncio.create_task(_show_output(following, task_id, to_stdout=True)) if not terminal.quiet else None
+        async for task in _looks(server, task_id):
+            board.show(task_line(task, following.elapsed))
+        if output is not None:
+            await _finish(output)
+    if terminal.wants_json:
+        terminal.json(task)
+    elif not terminal.quiet:
+        if task.state == "succeeded" and task.result is not None and bytes(task.result) != b"null":
+            print_value(task.result)
+        _tell_end(task)
+    return work_code(task.state, task.exit_code)
+
+
+async def follow_trees(following: Following, ids: Sequence[str]) -> int:
+    """Trees: levels and tasks as they move, then the results of the roots."""
+    views: dict[str, TreeView] = {}
+
+    def redraw() -> None:
+        lines = [
+            line for view in views.values() for line in tree_lines(view, following.elapsed, following.board.height)
+        ]
+        following.board.show("\n".join(lines))
+
+    with following.board:
+        await asyncio.gather(*(_follow_tree(following, one, views, redraw) for one in ids))
+    trees = [views[one] for one in ids]
+    await _tell_trees(following, trees)
+    failed = [task for tree in trees for task in sorted(tree.tasks, key=lambda one: one.level) if _bad(task)]
+    worst = [task for task in failed if task.state in ("failed", "expired")] or failed
+    return work_code(worst[0].state, worst[0].exit_code) if worst else 0
+
+
+async def follow_many(following: Following, ids: Sequence[str]) -> int:
+    """Many tasks without a tree: how many are done."""
+    from headway.wire.views import Waited
+
+    server, board = following.server, following.board
+    done: dict[str, TaskView] = {}
+    failed: list[TaskView] = []
+    pending = list(ids)
+    with board:
+        while pending:
+            chunk = {"ids": pending[:WAIT_CHUNK], "timeout": LONGEST_ASK_S}
+            answer = await server.post("/v1/tasks/wait", Waited, chunk, timeout=LONGEST_ASK_S + 30.0)
+            done.update((task.id, task) for task in answer.done)
+            failed += [task for task in answer.done if task.state != "succeeded"]
+            pending = [one for one in pending if one not in done]
+            board.show(f"{len(done):,} of {len(ids):,} done, {len(failed):,} failed  {following.elapsed:.0f}s")
+    if following.terminal.wants_json:
+        following.terminal.json([done[one] for one in ids])
+    for task in failed[:20]:
+        print(f"headway: {task.name} {task.id} {failure(task)}", file=sys.stderr)
+    return work_code(failed[0].state, failed[0].exit_code) if failed else 0
+
+
+async def _looks(server: Server, task_id: str) -> AsyncIterator[TaskView]:
+    """The task again and again, at the latest when it has ended."""
+    while True:
+        task = await server.get(task_path(task_id), TaskView, wait=LOOK_S, timeout=LOOK_S + 30.0)
+        yield task
+        if ended(task.state):
+            return
+
+
+async def _follow_tree(
+    following: Following, tree_id: str, views: dict[str, TreeView], redraw: Callable[[], None]
+) -> None:
+    states: dict[str, str] = {}
+    outputs: dict[str, asyncio.Task[None]] = {}
+    while True:
+        tree = await following.server.get(tree_path(tree_id), TreeView, wait=LOOK_S, timeout=LOOK_S + 30.0)
+        views[tree_id] = tree
+        for task in tree.tasks:
+            if states.get(task.id) != task.state:
+                states[task.id] = task.state
+                _tell_change(following, task)
+        if following.logs and not following.terminal.quiet:
+            _open_outputs(following, tree.tasks, outputs)
+        redraw()
+        if ended(tree.state) and all(ended(task.state) for task in tree.tasks):
+            break
+    await asyncio.gather(*(_finish(output) for output in outputs.values()))
+
+
+def _open_outputs(following: Following, tasks: Sequence[TreeTaskView], outputs: dict[str, asyncio.Task[None]]) -> None:
+    """Follow the output of every task that has begun, up to a number at once."""
+    width = max(len(task.name) for task in tasks)
+    for task in tasks:
+        begun = task.state == "running" or (ended(task.state) and task.state not in ("skipped", "cancelled"))
+        busy = sum(not output.done() for output in outputs.values())
+        if begun and task.id not in outputs and busy < MOST_STREAMS:
+            show = _show_output(following, task.id, prefix=f"{task.name:<{width}} | ")
+            outputs[task.id] = asyncio.create_task(show)
+
+
+async def _show_output(following: Following, task_id: str, *, prefix: str = "", to_stdout: bool = False) -> None:
+    """Print the output of a task as it comes."""
+    import msgspec
+
+    with contextlib.suppress(NotFound):  # nothing was ever written
+        async for line in following.server.lines(task_path(task_id, "logs"), follow=1):
+            entry = msgspec.json.decode(line, type=LogLine)
+            on_stdout = to_stdout and entry.stream == "stdout" and not following.terminal.wants_json
+            for text in entry.text.splitlines():
+                following.board.print(prefix + text, on_stdout=on_stdout)
+
+
+async def _finish(output: asyncio.Task[None]) -> None:
+    """Let the last output arrive."""
+    try:
+        async with asyncio.timeout(LAST_OUTPUT_S):
+            await output
+    except TimeoutError:
+        print("headway: the output goes on elsewhere; `headway logs` shows all of it", file=sys.stderr)
+
+
+def _tell_change(following: Following, task: TreeTaskView) -> None:
+    """A plain line for a change that people want to see; a live board shows it by itself."""
+    if not following.board.live and not following.terminal.quiet and (task.state == "running" or ended(task.state)):
+        print(f"{following.elapsed:7.1f}s  {task.name}: {task.state}", file=sys.stderr, flush=True)
+
+
+def _tell_end(task: TaskView) -> None:
+    if task.started_at and task.ended_at:
+        spent = f" after {(task.ended_at - task.started_at).total_seconds():.2f}s"
+    else:
+        spent = ""
+    where = f" on {task.node}" if task.node else ""
+    said = paint(task.state, failure(task), stream=sys.stderr)
+    print(f"headway: task {task.id} {said}{spent}{where}", file=sys.stderr)
+
+
+async def _tell_trees(following: Following, trees: Sequence[TreeView]) -> None:
+    """How each tree ended, on stderr; the results of the roots on stdout."""
+    terminal = following.terminal
+    if terminal.wants_json:
+        terminal.json(trees[0] if len(trees) == 1 else trees)
+        return
+    if terminal.quiet:
+        return
+    for tree in trees:
+        for task in tree.tasks:
+            if task.state in ("failed", "expired"):
+                why = f": {task.error.type}: {task.error.message}" if task.error else ""
+                print(f"headway: {task.name} {task.state}{why}  (`headway show {task.id}`)", file=sys.stderr)
+        said = paint(tree.state, tree.state, stream=sys.stderr)
+        print(f"headway: tree {tree.id} {tree.name} {said} after {following.elapsed:.1f}s", file=sys.stderr)
+        for value in await _results(following.server, tree):
+            print_value(value)
+
+
+async def _results(server: Server, tree: TreeView) -> list[Any]:
+    """The results of the tasks that ran last."""
+    top = max((task.level for task in tree.tasks), default=0)
+    roots = [task.id for task in tree.tasks if task.level == top and task.state == "succeeded"]
+    tasks = [await server.get(task_path(one), TaskView) for one in roots]
+    return [task.result for task in tasks if task.result is not None and bytes(task.result) != b"null"]
+
+
+def _bad(task: TreeTaskView) -> bool:
+    return ended(task.state) and task.state != "succeeded"

@@ -1,0 +1,208 @@
+"""`wait`, `result`, `logs`: how the work went. `wait` and `result` return the work's own exit code."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headway.cli.terminal import Terminal, command, group, table
+
+if TYPE_CHECKING:
+    from headway.cli.session import Server
+    from headway.wire.views import LogLine, TaskView
+
+app = group("See how work went.")
+
+Timeout = Annotated[
+    str | None, typer.Option("--timeout", help="Give up after this long (exit code 124).", metavar="DURATION")
+]
+LONGEST_ASK_S = 20.0  # one held request: short enough for proxies that cut idle connections
+TIMED_OUT = 124
+
+
+@command(
+    app,
+    "wait",
+    examples=["headway wait 1234567890123456789", "headway wait $A $B --timeout 10m && echo both went well"],
+)
+def wait(
+    terminal: Terminal, ids: Annotated[list[str], typer.Argument(metavar="ID...")], timeout: Timeout = None
+) -> int:
+    """Wait for tasks to end; returns their exit code, the first that is not 0."""
+    from headway.cli.moments import duration
+    from headway.cli.session import talk
+
+    limit = None if timeout is None else duration(timeout, "--timeout")
+
+    async def look(server: Server) -> int:
+        done, pending = await wait_for(server, ids, limit)
+        tasks = [done[one] for one in ids if one in done]
+        value = {"done": tasks, "pending": pending}
+        terminal.answer(value, ids=[task.id for task in tasks], table=lambda: _ended(tasks))
+        if pending:
+            print(f"headway: {len(pending)} of {len(ids)} not ended after {timeout}", file=sys.stderr)
+            return TIMED_OUT
+        return next((code for task in tasks if (code := work_code(task.state, task.exit_code))), 0)
+
+    return talk(terminal, look)
+
+
+@command(
+    app,
+    "result",
+    examples=["headway result 1234567890123456789", "headway result 1234567890123456789 --timeout 1m | jq .total"],
+)
+def result(terminal: Terminal, task_id: Annotated[str, typer.Argument(metavar="ID")], timeout: Timeout = None) -> int:
+    """Print the result of a task as JSON; with --timeout, wait for it."""
+    from headway.cli.moments import duration
+    from headway.cli.session import talk
+
+    limit = 0.0 if timeout is None else duration(timeout, "--timeout")
+
+    async def look(server: Server) -> int:
+        task = await _final(server, task_id, limit)
+        if task.state == "succeeded":
+            print_value(task.result)
+        return _judge(task, waited=timeout)
+
+    return talk(terminal, look)
+
+
+@command(
+    app,
+    "logs",
+    examples=[
+        "headway logs 1234567890123456789",
+        "headway logs -f 1234567890123456789",
+        "headway logs --attempt 2 --stream stderr 1234567890123456789",
+    ],
+)
+def logs(
+    terminal: Terminal,
+    task_id: Annotated[str, typer.Argument(metavar="ID")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the task ends.")] = False,
+    attempt: Annotated[int | None, typer.Option("--attempt", help="Only this attempt.", min=1)] = None,
+    stream: Annotated[str | None, typer.Option("--stream", help="Only stdout or stderr.")] = None,
+    timestamps: Annotated[
+        bool, typer.Option("--timestamps", "-t", help="Time, attempt and stream before each line.")
+    ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="The bytes as they were written.")] = False,
+) -> None:
+    """Print what a task wrote: its stdout on stdout, its stderr on stderr."""
+    from headway.cli.session import talk, task_path
+
+    query = {"follow": 1 if follow else None, "attempt": attempt, "stream": stream}
+
+    async def look(server: Server) -> None:
+        path = task_path(task_id, "logs")
+        if raw:
+            async for piece in server.pieces(path, raw=1, **query):
+                sys.stdout.buffer.write(piece)
+                sys.stdout.buffer.flush()
+            return
+        async for line in server.lines(path, **query):
+            print_line(terminal, line, timestamps=timestamps)
+
+    talk(terminal, look)
+
+
+async def wait_for(server: Server, ids: list[str], limit: float | None) -> tuple[dict[str, TaskView], list[str]]:
+    """The tasks that ended within `limit` seconds, and the ids of those that did not."""
+    from headway.wire.views import Waited
+
+    deadline = None if limit is None else time.monotonic() + limit
+    done: dict[str, TaskView] = {}
+    pending = list(dict.fromkeys(ids))
+    while pending:
+        left = LONGEST_ASK_S if deadline is None else max(min(deadline - time.monotonic(), LONGEST_ASK_S), 0.0)
+        answer = await server.post("/v1/tasks/wait", Waited, {"ids": pending, "timeout": left}, timeout=left + 30.0)
+        done.update((task.id, task) for task in answer.done)
+        pending = [one for one in pending if one not in done]
+        if deadline is not None and time.monotonic() >= deadline:
+            break
+    return done, pending
+
+
+async def _final(server: Server, task_id: str, limit: float) -> TaskView:
+    """The task, with its result: final, or as it is when the time is over."""
+    from headway.cli.session import task_path
+    from headway.wire.views import TaskView
+
+    deadline = time.monotonic() + limit
+    while True:
+        left = max(min(deadline - time.monotonic(), LONGEST_ASK_S), 0.0)
+        task = await server.get(task_path(task_id), TaskView, wait=left or None, timeout=left + 30.0)
+        if ended(task.state) or time.monotonic() >= deadline:
+            return task
+
+
+def _judge(task: TaskView, *, waited: str | None) -> int:
+    """The exit code of `result`, with the reason on stderr when there is no result."""
+    if task.state == "succeeded":
+        return 0
+    if not ended(task.state):
+        print(f"headway: task {task.id} is {task.state}", file=sys.stderr)
+        print("  hint: --timeout waits for it, `headway logs -f` shows what it does", file=sys.stderr)
+        return TIMED_OUT if waited else 1
+    print(f"headway: task {task.id} {failure(task)}", file=sys.stderr)
+    print(f"  hint: `headway show {task.id}` tells more", file=sys.stderr)
+    return work_code(task.state, task.exit_code)
+
+
+def ended(state: str) -> bool:
+    return state in ("succeeded", "failed", "cancelled", "skipped", "expired")
+
+
+def work_code(state: str, exit_code: int | None) -> int:
+    """The exit code to leave with for work that ended so: its own, or 1 when it failed without one."""
+    if state == "succeeded":
+        return 0
+    if not exit_code:
+        return 1
+    return 128 - exit_code if exit_code < 0 else min(exit_code, 255)  # -9, killed, is 137 to a shell
+
+
+def failure(task: TaskView) -> str:
+    """ "failed: exit code 3", "failed: ValueError: no such page"."""
+    why = f"{task.error.type}: {task.error.message}" if task.error else task.outcome or ""
+    if task.exit_code and not task.error:
+        why = f"exit code {task.exit_code}"
+    return f"{task.state}: {why}" if why else task.state
+
+
+def print_value(raw: Any) -> None:
+    """A result on stdout; none is null."""
+    sys.stdout.buffer.write((bytes(raw) if raw is not None else b"null") + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def print_line(terminal: Terminal, line: bytes, *, timestamps: bool = False) -> None:
+    """One LogLine, on the stream it was written to."""
+    import msgspec
+
+    from headway.wire.views import LogLine
+
+    if terminal.wants_json:
+        sys.stdout.buffer.write(line + b"\n")
+        sys.stdout.buffer.flush()
+        return
+    entry = msgspec.json.decode(line, type=LogLine)
+    out = sys.stderr if entry.stream == "stderr" else sys.stdout
+    out.write(f"{_stamp(entry)} {entry.text}" if timestamps else entry.text)
+    if not entry.text.endswith("\n"):
+        out.write("\n")
+    out.flush()
+
+
+def _stamp(entry: LogLine) -> str:
+    return f"{entry.at.astimezone():%Y-%m-%d %H:%M:%S.%f}"[:-3] + f" {entry.attempt} {entry.stream}"
+
+
+def _ended(tasks: list[TaskView]) -> str:
+    from headway.cli.moments import took
+
+    rows = [(task.id, task.state, task.name, took(task.started_at, task.ended_at), task.exit_code) for task in tasks]
+    return table(("ID", "STATE", "NAME", "TOOK", "EXIT"), rows, right=("TOOK", "EXIT"), wide="NAME") if rows else ""

@@ -1,0 +1,117 @@
+"""How progress looks: pure functions from views to lines, and the Board that shows them at the bottom of a terminal."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from headway.cli.terminal import paint
+
+if TYPE_CHECKING:
+    from headway.wire.views import ProgressView, TaskView, TreeTaskView, TreeView
+
+MARKS = {
+    "succeeded": "✓",
+    "failed": "✗",
+    "expired": "✗",
+    "cancelled": "–",
+    "skipped": "–",
+    "running": "●",
+    "leased": "○",
+}
+BAR = 20
+
+
+class Board:
+    """Lines that change in place, below what is printed. Without a terminal it shows nothing and only prints."""
+
+    def __init__(self, *, live: bool) -> None:
+        self.live = live and sys.stderr.isatty()
+        self._shown: Any = None
+
+    @property
+    def height(self) -> int:
+        return shutil.get_terminal_size((80, 24)).lines
+
+    def __enter__(self) -> Board:
+        if self.live:
+            from rich.console import Console
+            from rich.live import Live
+
+            self._console = Console(stderr=True)
+            self._shown = Live(
+                console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+            )
+            self._shown.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._shown is not None:
+            self._shown.stop()
+            self._shown = None
+
+    def show(self, text: str) -> None:
+        """Replace the lines."""
+        if self._shown is not None:
+            from rich.text import Text
+
+            self._shown.update(Text.from_ansi(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+    def print(self, text: str, *, on_stdout: bool) -> None:
+        """A line of output, above the board."""
+        if self._shown is not None and (sys.stdout.isatty() or not on_stdout):
+            from rich.text import Text
+
+            self._console.print(Text.from_ansi(text), soft_wrap=True)
+            return
+        print(text, file=sys.stdout if on_stdout else sys.stderr, flush=True)
+
+
+def task_line(task: TaskView, elapsed: float) -> str:
+    """One task that is waiting or running."""
+    where = f" on {task.node}" if task.node else ""
+    attempt = f", attempt {task.attempt} of {task.attempts}" if task.attempt > 1 else ""
+    waits = f" for {task.blocked_on} tasks" if task.blocked_on else ""
+    state = f"{task.state}{waits}{where}{attempt}"
+    return f"{mark(task.state)} {task.name}  {state}  {elapsed:.0f}s  {progress_text(task.progress)}".rstrip()
+
+
+def tree_lines(tree: TreeView, elapsed: float, height: int) -> list[str]:
+    """A tree: a line for each level and, as far as there is room, one for each task on it."""
+    ended = sum(level.total - level.left for level in tree.levels)
+    total = sum(level.total for level in tree.levels)
+    lines = [f"{tree.name}  {paint(tree.state, stream=sys.stderr)}  {ended}/{total}  {elapsed:.0f}s"]
+    room = len(tree.tasks) + len(tree.levels) + 1 < height
+    for level in sorted(tree.levels, key=lambda one: one.level):
+        done = level.total - level.left
+        lines.append(f"  level {level.level}  {bar(done, level.total)}  {done}/{level.total}")
+        here = [task for task in tree.tasks if task.level == level.level]
+        shown = here if room else [task for task in here if task.state in ("running", "failed")][:5]
+        lines += [_tree_task(task) for task in shown]
+    return lines
+
+
+def _tree_task(task: TreeTaskView) -> str:
+    return f"    {mark(task.state)} {task.name}  {task.state}  {progress_text(task.progress)}".rstrip()
+
+
+def mark(state: str) -> str:
+    return paint(state, MARKS.get(state, "·"), stream=sys.stderr)
+
+
+def bar(part: float, whole: float, width: int = BAR) -> str:
+    filled = round(width * min(max(part / whole, 0.0), 1.0)) if whole else 0
+    return "█" * filled + "░" * (width - filled)
+
+
+def progress_text(progress: ProgressView | None) -> str:
+    """ "█████░░░░░ 50% copying", or nothing."""
+    if progress is None or not progress.total:
+        return "" if progress is None else progress.text
+    return (
+        f"{bar(progress.done, progress.total, 10)} {100 * progress.done / progress.total:.0f}% {progress.text}".rstrip()
+    )

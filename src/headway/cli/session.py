@@ -1,0 +1,121 @@
+"""One conversation with a server: finding it, asking, and turning its problems back into our errors.
+
+Commands write `talk(terminal, ask)` with an async function that gets the Server. The server is the one named by --url,
+HEADWAY_URL or the settings file; else the `headway up` that runs in the data folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from headway.cli.terminal import Terminal
+from headway.client.discovery import Place, find
+from headway.client.problems import error_from
+from headway.errors import Unavailable
+from headway.wire.http import Http
+
+T = TypeVar("T")
+
+
+class Server:
+    """The server's API, typed by what the caller expects back."""
+
+    def __init__(self, place: Place, *, tls_ca: str | None = None) -> None:
+        self.url = place.url
+        self._http = Http(place.url, token=place.token, tls_ca=tls_ca)
+
+    async def get(self, path: str, kind: type[T], *, timeout: float | None = 30.0, **query: Any) -> T:
+        return await self.send("GET", _with_query(path, query), kind, timeout=timeout)
+
+    async def post(self, path: str, kind: type[T], body: Any = None, *, timeout: float | None = 30.0) -> T:
+        content = b"" if body is None else msgspec.json.encode(body)
+        return await self.send("POST", path, kind, content, timeout=timeout)
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        body: bytes = b"",
+        *,
+        content_type: str = "application/json",
+        timeout: float | None = 30.0,
+    ) -> T:
+        """One request; its answer as `kind`, or the error behind the problem it answered with."""
+        try:
+            response = await self._http.request(method, path, body=body, content_type=content_type, timeout=timeout)
+        except (ConnectionError, TimeoutError) as error:
+            raise no_answer(self.url, error) from error
+        if response.status >= 400:
+            raise error_from(response)
+        return msgspec.json.decode(response.body, type=kind)
+
+    async def lines(self, path: str, **query: Any) -> AsyncIterator[bytes]:
+        """The lines of a streamed answer, as they come."""
+        rest = b""
+        async for piece in self.pieces(path, **query):
+            *whole, rest = (rest + piece).split(b"\n")
+            for line in whole:
+                if line:
+                    yield line
+        if rest:
+            yield rest
+
+    async def pieces(self, path: str, **query: Any) -> AsyncIterator[bytes]:
+        """The bytes of a streamed answer, as they come."""
+        try:
+            async with self._http.stream("GET", _with_query(path, query)) as (response, pieces):
+                if response.status >= 400:
+                    response.body = b"".join([piece async for piece in pieces])
+                    raise error_from(response)
+                async for piece in pieces:
+                    yield piece
+        except (ConnectionError, TimeoutError) as error:
+            raise no_answer(self.url, error) from error
+
+    async def close(self) -> None:
+        await self._http.close()
+
+
+def talk(terminal: Terminal, ask: Callable[[Server], Awaitable[T]]) -> T:
+    """Run `ask` with the server, and hang up."""
+    return asyncio.run(_talk(terminal, ask))
+
+
+async def _talk(terminal: Terminal, ask: Callable[[Server], Awaitable[T]]) -> T:
+    settings = terminal.settings()
+    place = find(settings)
+    if place is None:
+        raise Unavailable(
+            f"no server is configured, and no `headway up` runs in {settings.data_dir}",
+            hint="start one with `headway up`, or name one with --url or HEADWAY_URL",
+        )
+    server = Server(place, tls_ca=settings.tls_ca)
+    try:
+        return await ask(server)
+    finally:
+        await server.close()
+
+
+def no_answer(url: str, error: Exception) -> Unavailable:
+    hint = "is it running? `headway up` starts one on this machine; --url or HEADWAY_URL names another"
+    return Unavailable(f"no answer from {url}: {error or type(error).__name__}", hint=hint)
+
+
+def task_path(task_id: str, *rest: str) -> str:
+    """The path of a task, whatever the user typed as its id."""
+    return "/".join(["/v1/tasks", quote(task_id, safe=""), *rest])
+
+
+def tree_path(tree_id: str, *rest: str) -> str:
+    return "/".join(["/v1/trees", quote(tree_id, safe=""), *rest])
+
+
+def _with_query(path: str, query: dict[str, Any]) -> str:
+    given = {key: value for key, value in query.items() if value is not None}
+    return f"{path}?{urlencode(given, doseq=True)}" if given else path

@@ -1,0 +1,80 @@
+"""`submit FILE|-- CMD`: hand work over and go on; prints the ids."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headway.cli.terminal import Terminal, command, group
+from headway.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from headway.cli.session import Server
+    from headway.cli.work import Work
+    from headway.wire.views import Accepted, AcceptedMany
+
+app = group("Submit work.")
+
+File = Annotated[
+    str | None,
+    typer.Argument(metavar="[FILE | -- CMD...]", help="Task file (YAML, JSON), NDJSON of tasks, or - for stdin."),
+]
+Params = Annotated[list[str] | None, typer.Option("--param", help="Value of a file's parameter.", metavar="K=V")]
+Inputs = Annotated[
+    str | None, typer.Option("--inputs", help="One task for each line of JSON in this file.", metavar="FILE.ndjson")
+]
+
+
+@command(
+    app,
+    "submit",
+    task_options=True,
+    examples=[
+        "headway submit -- make -C /srv/site",
+        "headway submit nightly.yaml --param day=2026-11-15",
+        "headway submit --attempts 3 --execution-cap 10m --label team=web -- ./report.sh",
+        "headway submit --function pages:render --input '{\"page\": 7}'",
+        "headway submit --function pages:render --inputs pages.ndjson",
+        "generate-tasks | headway submit -",
+    ],
+)
+def submit(
+    terminal: Terminal, spec: dict[str, Any], file: File = None, param: Params = None, inputs: Inputs = None
+) -> None:
+    """Submit work and print its ids."""
+    from headway.cli.session import talk
+    from headway.cli.work import read
+
+    work = read(file, terminal.rest, spec, params=param, inputs=inputs)
+    for tree in work.trees:
+        if tree.schedule is not None and tree.schedule.every not in (0, "0", "once"):
+            raise InvalidInput(
+                f"{tree.name}: this version of Headway does not keep schedules",
+                where=file,
+                hint=f"`headway run {file}` runs it once, now",
+            )
+
+    async def ask(server: Server) -> None:
+        terminal.accepted(await send(server, work))
+
+    talk(terminal, ask)
+
+
+async def send(server: Server, work: Work) -> list[Accepted | AcceptedMany]:
+    """Submit the work; what the server answered, tree by tree."""
+    from headway.wire.views import Accepted, AcceptedMany
+
+    if work.lines is not None:
+        kind = "application/x-ndjson"
+        return [await server.send("POST", "/v1/tasks", AcceptedMany, work.lines, content_type=kind, timeout=300.0)]
+    if work.inputs is not None:
+        over = {"task": work.task, "inputs": work.inputs}
+        return [await server.post("/v1/tasks", AcceptedMany, over, timeout=300.0)]
+    if work.task is not None:
+        return [await server.post("/v1/tasks", Accepted, work.task)]
+    answers: list[Accepted | AcceptedMany] = []
+    for tree in work.trees:
+        body: dict[str, Any] = {"name": tree.name, "tasks": [task.spec for task in tree.tasks]}
+        answers.append(await server.post("/v1/trees", AcceptedMany, body, timeout=300.0))
+    return answers

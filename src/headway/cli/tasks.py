@@ -1,0 +1,249 @@
+"""`ls` and `show`: what there is, and everything known about one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headway.cli.terminal import Terminal, command, fields, group, paint, table
+
+if TYPE_CHECKING:
+    from headway.cli.session import Server
+    from headway.wire.views import AttemptView, Page, TaskView, TreeView
+
+app = group("Look at tasks.")
+
+States = Annotated[list[str] | None, typer.Option("--state", help="Only this state; repeat for more.")]
+Name = Annotated[str | None, typer.Option("--name", help="Only tasks of this name.")]
+Labels = Annotated[list[str] | None, typer.Option("--label", help="Only tasks with this label.", metavar="K=V")]
+Node = Annotated[str | None, typer.Option("--node", help="Only tasks on this node.")]
+Search = Annotated[str | None, typer.Option("--search", "-q", help="Only tasks whose name or command has this text.")]
+Since = Annotated[str | None, typer.Option("--since", help="Created after this: 1h (ago) or ISO 8601.", metavar="TIME")]
+Until = Annotated[str | None, typer.Option("--until", help="Created before this.", metavar="TIME")]
+Limit = Annotated[int, typer.Option("--limit", "-n", help="At most so many.", min=1, max=10_000)]
+Cursor = Annotated[str | None, typer.Option("--cursor", help="Go on after an earlier page.")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Look again every 2 seconds, until Ctrl-C.")]
+
+
+@command(
+    app,
+    "ls",
+    examples=[
+        "headway ls",
+        "headway ls --state failed --since 1h",
+        "headway ls --label team=web --node big-1 -n 100",
+        "headway ls -q report -o quiet | xargs headway cancel",
+    ],
+)
+def ls(
+    terminal: Terminal,
+    state: States = None,
+    name: Name = None,
+    label: Labels = None,
+    node: Node = None,
+    search: Search = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Limit = 20,
+    cursor: Cursor = None,
+    watch: Watch = False,
+) -> None:
+    """List tasks, the newest first."""
+    from headway.cli.moments import moment
+    from headway.cli.options import pairs
+    from headway.cli.session import talk
+    from headway.wire.views import Page
+
+    pairs(label, "--label")  # refuse a label without a value here, where the option can be named
+    query: dict[str, Any] = {
+        "state": state,
+        "name": name,
+        "label": label,
+        "node": node,
+        "q": search,
+        "since": moment(since, "--since"),
+        "until": moment(until, "--until"),
+        "limit": limit,
+        "cursor": cursor,
+    }
+
+    async def look(server: Server) -> None:
+        while True:
+            _answer(terminal, await server.get("/v1/tasks", Page, **query), watch)
+            if not watch:
+                return
+            await terminal.pause(2.0)
+
+    talk(terminal, look)
+
+
+@command(app, "show", examples=["headway show 1234567890123456789", "headway show 1234567890123456789 --json"])
+def show(terminal: Terminal, task_id: Annotated[str, typer.Argument(metavar="ID")]) -> None:
+    """Show everything known about a task or a tree."""
+    from headway.cli.session import talk, task_path
+    from headway.errors import NotFound
+    from headway.wire.views import AttemptView, TaskView
+
+    async def look(server: Server) -> None:
+        try:
+            task = await server.get(task_path(task_id), TaskView)
+        except NotFound as error:
+            await _show_tree(terminal, server, task_id, error)
+            return
+        attempts = await server.get(task_path(task_id, "attempts"), list[AttemptView])
+        value = {"task": task, "attempts": attempts}
+        terminal.answer(value, ids=[task.id], table=lambda: describe(task, attempts))
+
+    talk(terminal, look)
+
+
+async def _show_tree(terminal: Terminal, server: Server, tree_id: str, not_a_task: Exception) -> None:
+    from headway.cli.session import tree_path
+    from headway.errors import NotFound
+    from headway.wire.views import TreeView
+
+    try:
+        tree = await server.get(tree_path(tree_id), TreeView)
+    except NotFound:
+        raise not_a_task from None
+    terminal.answer({"tree": tree}, ids=[task.id for task in tree.tasks], table=lambda: describe_tree(tree))
+
+
+def _answer(terminal: Terminal, page: Page, watch: bool) -> None:
+    terminal.frame(watch)
+    terminal.answer(page, ids=[task.id for task in page.tasks], table=lambda: _listing(page))
+
+
+def _listing(page: Page) -> str:
+    from headway.cli.moments import ago, took
+
+    if not page.tasks:
+        return "no tasks"
+    rows = [
+        (task.id, task.state, task.name, ago(task.created_at), took(task.started_at, task.ended_at), task.node)
+        for task in page.tasks
+    ]
+    text = table(("ID", "STATE", "NAME", "AGE", "TOOK", "NODE"), rows, right=("AGE", "TOOK"), wide="NAME")
+    return text + (f"\nmore: --cursor {page.next}" if page.next else "")
+
+
+def describe(task: TaskView, attempts: list[AttemptView]) -> str:
+    """A task, for people."""
+    from headway.cli.moments import took, when
+
+    labels = " ".join(f"{key}={value}" for key, value in task.labels.items())
+    failures = ", ".join(f"{count} by {blame}" for blame, count in task.failures.items() if count)
+    parts = [
+        fields(
+            [
+                ("id", task.id),
+                ("name", task.name),
+                ("state", paint(task.state) + (" (cancelling)" if task.cancelling else "")),
+                ("runs", task.what),
+                ("labels", labels),
+                ("tenant", task.tenant),
+                ("tree", task.tree),
+                ("category", task.category),
+                ("resources", _resources(task)),
+                ("attempt", f"{task.attempt} of {task.attempts}"),
+                ("failures", failures),
+                ("waits for", f"{task.blocked_on} tasks" if task.blocked_on else None),
+                ("created", when(task.created_at)),
+                ("eligible", when(task.eligible_at) if task.eligible_at != task.created_at else None),
+                ("start by", when(task.start_by) if task.started_at is None else None),
+                ("started", when(task.started_at)),
+                ("ended", when(task.ended_at)),
+                ("took", took(task.started_at, task.ended_at)),
+                ("node", task.node),
+                ("outcome", task.outcome),
+                ("exit code", task.exit_code),
+                ("used", _usage(task)),
+                ("progress", _progress(task)),
+                ("input", _value(task.input)),
+                ("result", _value(task.result)),
+            ]
+        )
+    ]
+    if task.error is not None:
+        parts.append(f"error  {task.error.type}: {task.error.message}")
+        parts += [_indented(task.error.traceback)] if task.error.traceback else []
+    if attempts:
+        rows = [
+            (
+                one.attempt,
+                one.outcome or "running",
+                one.node,
+                took(one.started_at, one.ended_at),
+                one.exit_code,
+                _why(one),
+            )
+            for one in attempts
+        ]
+        parts.append(table(("ATTEMPT", "OUTCOME", "NODE", "TOOK", "EXIT", "ERROR"), rows, right=("TOOK", "EXIT")))
+    return "\n\n".join(parts)
+
+
+def describe_tree(tree: TreeView) -> str:
+    """A tree, for people: its levels, then its tasks."""
+    from headway.cli.moments import when
+
+    head = fields(
+        [("id", tree.id), ("tree", tree.name), ("state", paint(tree.state)), ("created", when(tree.created_at))]
+    )
+    levels = table(("LEVEL", "TASKS", "LEFT"), [(one.level, one.total, one.left) for one in tree.levels])
+    tasks = table(
+        ("ID", "STATE", "LEVEL", "NAME"),
+        [(task.id, task.state, task.level, task.name) for task in sorted(tree.tasks, key=lambda t: (t.level, t.id))],
+        wide="NAME",
+    )
+    return "\n\n".join([head, levels, tasks])
+
+
+def _resources(task: TaskView) -> str | None:
+    from headway.domain.units import size_text
+
+    need = task.resources
+    if need is None:
+        return None
+    labels = "".join(f", {key}={value}" for key, value in need.labels.items())
+    tier = f"{need.tier}: " if need.tier else ""
+    return f"{tier}{need.cpus:g} cpus, {size_text(need.memory)} memory, {size_text(need.disk)} disk{labels}"
+
+
+def _usage(task: TaskView) -> str | None:
+    from headway.domain.units import duration_text, size_text
+
+    used = task.usage
+    if used is None:
+        return None
+    parts = [f"{duration_text(used.cpu_s)} cpu" if used.cpu_s is not None else ""]
+    parts += [f"{size_text(used.max_memory)} memory" if used.max_memory else ""]
+    return ", ".join(part for part in parts if part)
+
+
+def _progress(task: TaskView) -> str | None:
+    if task.progress is None:
+        return None
+    return f"{task.progress.done:g}/{task.progress.total:g} {task.progress.text}".rstrip()
+
+
+def _value(raw: Any, limit: int = 2000) -> str | None:
+    """A JSON value, indented; what is very long is cut here (`headway result` prints it whole)."""
+    import msgspec
+
+    if raw is None or not bytes(raw):
+        return None
+    text = msgspec.json.format(bytes(raw), indent=2).decode()
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+
+
+def _why(attempt: AttemptView) -> str:
+    if attempt.error is None:
+        return ""
+    first = (attempt.error.message.splitlines() or [""])[0]
+    return f"{attempt.error.type}: {first}"[:60]
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.rstrip().splitlines())

@@ -1,0 +1,89 @@
+"""The work a command line describes: a file of trees, lines of tasks, or one task of options and `-- CMD`.
+
+`submit` and `run` take the same words, so they are read here, once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from headway.cli import options
+from headway.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from headway.treefile.model import Tree
+
+LINES = (".ndjson", ".jsonl")
+
+
+@dataclass
+class Work:
+    """Exactly one of these is filled."""
+
+    trees: list[Tree] = field(default_factory=list)
+    lines: bytes | None = None  # NDJSON of task specs
+    task: dict[str, Any] | None = None
+    inputs: list[Any] | None = None  # the same task over these
+
+
+def read(
+    file: str | None,
+    command: Sequence[str] | None,
+    spec: dict[str, Any],
+    *,
+    params: Sequence[str] | None = None,
+    inputs: str | None = None,
+) -> Work:
+    """The work asked for; a usage error when it is none, or more than one thing."""
+    if file is None:
+        return _one(command, spec, inputs)
+    if command:
+        raise typer.BadParameter("give a FILE or `-- CMD`, not both", param_hint="FILE")
+    if spec or inputs:
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in spec) or "--inputs"
+        raise typer.BadParameter(f"{named}: a file says these itself; options go with `-- CMD`", param_hint="FILE")
+    if file == "-" or file.endswith(LINES):
+        return Work(lines=options.contents(file, "FILE").encode())
+    return Work(trees=trees(file, params))
+
+
+def trees(file: str, params: Sequence[str] | None = None) -> list[Tree]:
+    """The trees of a YAML or JSON file, checked."""
+    from headway.treefile import load_file
+
+    if not os.path.exists(file):
+        hint = f"`headway run -- {file}` runs a command" if "." not in file else "is the path right?"
+        raise InvalidInput(f"{file}: no such file", where=file, hint=hint)
+    return load_file(file, options.pairs(params, "--param"))
+
+
+def _one(command: Sequence[str] | None, spec: dict[str, Any], inputs: str | None) -> Work:
+    if command:
+        spec = {**spec, "command": list(command)}
+        spec.setdefault("workdir", os.getcwd())
+    elif spec.get("executable") and "/" in spec["executable"]:
+        spec = {**spec, "executable": os.path.abspath(spec["executable"])}
+    if not any(kind in spec for kind in ("command", "executable", "function")):
+        raise typer.BadParameter("nothing to run: give a FILE, `-- CMD`, --executable or --function", param_hint="FILE")
+    if inputs is None:
+        return Work(task=spec)
+    return Work(task=spec, inputs=_lines_of_json(inputs))
+
+
+def _lines_of_json(path: str) -> list[Any]:
+    import json
+
+    found = []
+    for number, line in enumerate(options.contents(path, "--inputs").splitlines(), 1):
+        if line.strip():
+            try:
+                found.append(json.loads(line))
+            except ValueError as error:
+                where = f"{path}:{number}"
+                raise InvalidInput(f"{where}: not JSON: {error}", where=where, hint="one JSON value a line") from None
+    return found
