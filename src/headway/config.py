@@ -146,6 +146,11 @@ def options() -> dict[str, tuple[Any, Option]]:
     return found
 
 
+def environment(settings: Settings) -> dict[str, str]:
+    """The settings that are no defaults, as variables: a process started with them loads the same settings."""
+    return {variable_of(name): _written(getattr(settings, name)) for name in settings.sources}
+
+
 def variable_of(name: str) -> str:
     return "HEADWAY_" + (options()[name][1].variable or name.upper())
 
@@ -288,6 +293,12 @@ def expectation(name: str) -> str:
 def _plain(kind: Any) -> str:
     """int, float or str, also of an optional one."""
     return next(plain.__name__ for plain in (int, float, str) if plain is kind or plain in get_args(kind))
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, dict):
+        return ",".join(f"{key}={item}" for key, item in value.items())
+    return os.pathsep.join(value) if isinstance(value, list) else str(value)
 
 
 def _text(value: Any) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.config import Settings, load, options
+from headway.config import Settings, environment, load, options
 from headway.errors import ConfigError
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.py"
@@ -148,6 +148,13 @@ def test_every_default_is_one_that_could_be_written_down() -> None:
     defaults = Settings()
     written = {name: getattr(defaults, name) for name in options() if getattr(defaults, name) is not None}
     assert [getattr(load(env={}, flags=written), name) for name in written] == list(written.values())
+
+
+def test_a_process_started_with_the_settings_environment_loads_the_same_settings() -> None:
+    flags = {"labels": {"a": "1", "b": "x=y"}, "paths": ["/p", "/q"], "cpus": 1.5, "memory": "1GiB", "database": "d"}
+    settings = load(env={}, flags=flags)
+    again = load(env=environment(settings))
+    assert [getattr(again, name) for name in options()] == [getattr(settings, name) for name in options()]
 
 
 def test_the_page_of_settings_is_the_one_generated() -> None:

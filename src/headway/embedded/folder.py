@@ -48,11 +48,58 @@ class FolderLock:
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         self._fd = fd
 
+    @staticmethod
+    def owner(folder: Path) -> int | None:
+        """The live process that took the folder last, or None. Only a guess: just acquire() knows."""
+        try:
+            text = (folder / "lock").read_text().strip()
+        except FileNotFoundError:
+            return None
+        return int(text) if text.isdigit() and alive(int(text)) else None
+
     def release(self) -> None:
         """Let go. The file stays: removing it would let two processes lock two different files of one name."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+class Users:
+    """Who uses a Headway that was started for `headway run`: it ends with its last user, also when they are killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "users"
+        self._fd: int | None = None
+
+    def enter(self) -> None:
+        """Use it. Waits while the last user before us is ending it."""
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._fd, fcntl.LOCK_SH)
+
+    def nobody(self) -> bool:
+        """Whether no other process uses it; if so nobody can begin to until leave()."""
+        if self._fd is None:
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def leave(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # another user's
+    return True
 
 
 def make_folder(path: Path) -> None:

@@ -131,7 +131,10 @@ class Postgres:
             except subprocess.TimeoutExpired:
                 self._process.send_signal(signal.SIGQUIT)
                 self._process.wait()
-        self._forget()
+        self._process = None
+        if self._socket_dir is not None and self._socket_dir != self.folder:
+            shutil.rmtree(self._socket_dir)
+        self._socket_dir = None
         self._release()
 
     def kill(self) -> None:
@@ -140,7 +143,6 @@ class Postgres:
             self._process.kill()
             self._process.wait()
         postmaster.end_leftovers(self.folder)
-        self._forget()
 
     def wait(self) -> None:
         """Block until the postmaster has ended, for whatever reason."""
@@ -150,12 +152,6 @@ class Postgres:
     def _release(self) -> None:
         if self._own_lock:
             self._lock.release()
-
-    def _forget(self) -> None:
-        self._process = None
-        if self._socket_dir is not None and self._socket_dir != self.folder:
-            shutil.rmtree(self._socket_dir)
-        self._socket_dir = None
 
     def _create(self) -> None:
         """initdb beside the place, sync it, then rename: 0.6 s in all."""
@@ -204,7 +200,8 @@ class Postgres:
             )
 
     def _launch(self) -> None:
-        self._socket_dir = self._make_socket_dir()
+        if self._socket_dir is None:  # a restart after a crash keeps it, so that the DSN stays the same
+            self._socket_dir = self._make_socket_dir()
         if self.log.exists() and self.log.stat().st_size > LOG_LIMIT:
             self.log.replace(self.log.with_suffix(".log.1"))
         settings = {**self._settings, "unix_socket_directories": str(self._socket_dir)}

@@ -1,0 +1,218 @@
+"""`headway up`: database, server and agent on one machine, as one thing that starts and ends together.
+
+The server runs in this process; PostgreSQL and the agent are children. Either that dies is started again (I4). The end
+goes in order: the agent gives its work back while the server still listens, then the server, then the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from headway.api.serve import serve
+from headway.config import Settings
+from headway.embedded.agent_process import AgentProcess
+from headway.embedded.folder import FolderLock, Users, keep_token, make_folder, write_private
+from headway.embedded.postgres import Postgres
+from headway.errors import ConfigError, HeadwayError, Unavailable
+from headway.store.migrate import migrate
+
+log = structlog.get_logger("headway.up")
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0  # between a death and the restart; doubles with each in a row
+STEADY_S = 30.0  # what lived so long did not fail to start: the pauses begin anew
+UNUSED_CHECK_S = 2.0
+
+
+def up(settings: Settings, *, ready: Callable[[str], None] | None = None, while_used: bool = False) -> int:
+    """Run everything until SIGTERM or SIGINT, or, with `while_used`, until nobody uses it any more. Returns 0."""
+    import uvloop
+
+    uvloop.run(Up(settings, ready=ready, while_used=while_used).run())
+    return 0
+
+
+class Up:
+    """One run of everything."""
+
+    def __init__(self, settings: Settings, *, ready: Callable[[str], None] | None, while_used: bool) -> None:
+        self.settings = settings
+        self.folder = Path(settings.data_dir)
+        self.lock = FolderLock(self.folder)
+        self.users = Users(self.folder)
+        self.postgres: Postgres | None = None
+        self.agent: AgentProcess | None = None
+        self._tell = ready
+        self._while_used = while_used
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        make_folder(self.folder)
+        self.lock.acquire()
+        async with contextlib.AsyncExitStack() as ends:  # what was begun last ends first
+            ends.callback(self.lock.release)
+            check_port(self.settings)
+            keep_token(self.folder / "token", "admin")
+            agent_token = keep_token(self.folder / "agent-token", "agent")
+            settings = self._with_database(ends)
+            await migrate(settings.database or "")
+            server, url = await self._start_server(settings, ends)
+            self.agent = AgentProcess(self.settings, url=url, token=agent_token)
+            ends.push_async_callback(self._end_agent)
+            self.agent.start()
+            note = self.folder / "up.json"
+            ends.callback(note.unlink, missing_ok=True)
+            body = {"url": url, "pid": os.getpid(), "while_used": self._while_used}
+            write_private(note, msgspec.json.encode(body).decode())
+            (self._tell or self._print)(url)
+            await self._watch(server)
+
+    def _with_database(self, ends: contextlib.AsyncExitStack) -> Settings:
+        if self.settings.database is not None:
+            return self.settings
+        self.postgres = Postgres(self.folder, lock=self.lock)
+        ends.callback(self.postgres.stop)
+        return msgspec.structs.replace(self.settings, database=self.postgres.start())
+
+    async def _start_server(
+        self, settings: Settings, ends: contextlib.AsyncExitStack
+    ) -> tuple[asyncio.Task[None], str]:
+        listening, found = asyncio.Event(), list[str]()
+
+        def heard(url: str) -> None:
+            found.append(url)
+            listening.set()
+
+        server = asyncio.create_task(serve_until_cancelled(settings, heard))
+        ends.push_async_callback(_end_server, server)
+        await first_of(server, asyncio.create_task(listening.wait()))
+        if not found:
+            await server  # raises what was wrong
+            raise Unavailable("the server ended before it listened")
+        self._take_signals()  # after the server, which has handlers of its own: ours know the order of the end
+        return server, found[0]
+
+    def _take_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._asked_to_stop)
+
+    def _asked_to_stop(self) -> None:
+        if self._stopping.is_set() and self.agent is not None:
+            self.agent.hurry()  # asked twice: tasks are not waited for
+        self._stopping.set()
+
+    async def _watch(self, server: asyncio.Task[None]) -> None:
+        """Keep everything running until it is time to stop; a server that ends by itself ends all."""
+        assert self.agent is not None
+        watches: list[asyncio.Task[Any]] = [
+            asyncio.create_task(self._stopping.wait()),
+            asyncio.create_task(self._keep("agent", self.agent)),
+        ]
+        if self.postgres is not None:
+            watches.append(asyncio.create_task(self._keep("database", self.postgres)))
+        if self._while_used:
+            watches.append(asyncio.create_task(self._await_unused()))
+        try:
+            for task in await first_of(server, *watches):
+                task.result()
+        finally:
+            self._stopping.set()
+            for watch in watches:
+                watch.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
+
+    async def _keep(self, name: str, part: AgentProcess | Postgres) -> None:
+        """Start the part again whenever it ends, at once first, then after growing pauses."""
+        loop = asyncio.get_running_loop()
+        pause = FIRST_PAUSE_S
+        while True:
+            begin = loop.time()
+            await asyncio.to_thread(part.wait)
+            if self._stopping.is_set():
+                return
+            pause = FIRST_PAUSE_S if loop.time() - begin > STEADY_S else min(pause * 2, LONGEST_PAUSE_S)
+            log.warning("restarting", part=name, pause_s=pause)
+            await asyncio.sleep(pause)
+            try:
+                await asyncio.to_thread(part.start)
+            except HeadwayError as error:
+                log.error("restart_failed", part=name, error=str(error))
+
+    async def _await_unused(self) -> None:
+        while not self.users.nobody():  # noqa: ASYNC110  (nobody tells when a lock is let go)
+            await asyncio.sleep(UNUSED_CHECK_S)
+        log.info("unused")
+
+    async def _end_agent(self) -> None:
+        assert self.agent is not None
+        await asyncio.to_thread(self.agent.stop)
+
+    def _print(self, url: str) -> None:
+        print(welcome(self.settings, url), flush=True)
+
+
+async def serve_until_cancelled(settings: Settings, ready: Callable[[str], None]) -> None:
+    await serve(settings, ready=ready)
+
+
+async def first_of(*tasks: asyncio.Task[Any]) -> set[asyncio.Task[Any]]:
+    """Wait until one of them is done."""
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    return done
+
+
+async def _end_server(server: asyncio.Task[None]) -> None:
+    server.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await server
+
+
+def check_port(settings: Settings) -> None:
+    """Say early, and by its name, that the port is taken: before a database was started for nothing."""
+    if settings.port == 0:
+        return
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((settings.host, settings.port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise ConfigError(
+                    f"port {settings.port} on {settings.host} is taken by another program",
+                    hint="choose another with --port or HEADWAY_PORT; 0 takes a free one",
+                    where=settings.sources.get("port", "--port"),
+                ) from None
+            raise ConfigError(
+                f"cannot listen on {settings.host}:{settings.port}: {error.strerror}",
+                hint="choose another address with --host",
+                where=settings.sources.get("host", "--host"),
+            ) from error
+
+
+def welcome(settings: Settings, url: str) -> str:
+    """What a person needs to know once it runs."""
+    folder = Path(settings.data_dir)
+    database = "your PostgreSQL" if settings.database else f"embedded, in {folder / 'postgres'}"
+    return "\n".join(
+        [
+            f"Headway is up: {url}",
+            f"  token     {folder / 'token'} (commands on this machine find it by themselves)",
+            f"  database  {database}",
+            "Try, in another terminal:",
+            "  headway run -- echo hello",
+            "  headway top",
+            "Ctrl-C ends it.",
+        ]
+    )
