@@ -27,7 +27,7 @@ Edit = Annotated[str | None, typer.Option("--edit", help="Change several: a JSON
     examples=["headway cancel 1234567890123456789", "headway ls --label run=42 -o quiet | xargs headway cancel"],
 )
 def cancel(terminal: Terminal, ids: Ids) -> None:
-    """Cancel tasks or trees: what waits never runs, what runs is ended with all its processes."""
+    """Cancel tasks or trees, with all their processes."""
     from headway.cli.session import talk
 
     async def ask(server: Server) -> None:

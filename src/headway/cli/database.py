@@ -9,7 +9,10 @@ import typer
 from headway.cli.terminal import Terminal, command, group, table
 from headway.errors import ConfigError, HeadwayError, Unavailable
 
-app = group("The database: Headway's tables inside it.")
+app = group(
+    "The database: Headway's tables inside it.",
+    examples=["headway db migrate --database postgresql://headway@db/app", "headway db status"],
+)
 
 Database = Annotated[str | None, typer.Option("--database", help="The PostgreSQL (HEADWAY_DATABASE).", metavar="URL")]
 

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from headway.cli.session import Server
     from headway.wire.views import DeadGroup, Page
 
-app = group("Dead letters: tasks that are out of attempts.")
+app = group(
+    "Dead letters: tasks that are out of attempts.",
+    examples=["headway dead ls", "headway dead show 1234567890123456789", "headway dead retry --all"],
+)
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID...]", show_default=False)]
 Fingerprint = Annotated[

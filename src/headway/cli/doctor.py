@@ -47,7 +47,7 @@ def doctor(
         str | None, typer.Option("--database", help="The PostgreSQL to look at.", metavar="URL")
     ] = None,
 ) -> int:
-    """Check this machine, the database and the server, and say what to do."""
+    """Check machine, database and server, and say what to do."""
     import asyncio
 
     settings = terminal.settings(database=database)

@@ -47,9 +47,9 @@ def plan(
     param: Params = None,
     drawing: Annotated[str, typer.Option("--as", help="text, mermaid or dot.")] = "text",
 ) -> None:
-    """Show in which order a file's tasks would run: levels and critical path."""
+    """Show how a file's tasks would run: levels and critical path."""
+    import headway.treefile.drawing as draw
     from headway.cli.work import trees
-    from headway.treefile import drawing as draw
 
     kinds = {"text": draw.text, "mermaid": draw.mermaid, "dot": draw.dot}
     if drawing not in kinds:

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from headway.cli.session import Server
     from headway.wire.views import NodeView, QueueView, ResourcesView, Stats
 
-node = group("Nodes: the machines that run tasks.")
-queue = group("Queues: what waits.")
-tier = group("Tiers: names for amounts of resources.")
+node = group("Nodes: the machines that run tasks.", examples=["headway node ls", "headway node drain big-1"])
+queue = group("Queues: what waits.", examples=["headway queue ls"])
+tier = group("Tiers: names for amounts of resources.", examples=["headway tier ls"])
 app = group("Numbers of now.")
 
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name or id of the node.")]

@@ -39,7 +39,7 @@ class Following:
     logs: bool = True
 
     def __post_init__(self) -> None:
-        self.board = Board(live=not self.terminal.wants_json and not self.terminal.quiet)
+        self.board = Board(live=self.terminal.for_people)
         self.began = time.monotonic()
 
     @property

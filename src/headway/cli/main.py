@@ -71,20 +71,20 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "run": Entry("run:app", "Run work and follow it; returns its exit code.", takes_command=True),
         "submit": Entry("submit:app", "Submit work and print its ids.", takes_command=True),
         "validate": Entry("files:app", "Check a task file; says line, column and what was expected."),
-        "plan": Entry("files:app", "Show in which order a file's tasks would run: levels and critical path."),
+        "plan": Entry("files:app", "Show how a file's tasks would run: levels and critical path."),
         "schema": Entry("files:app", "Print the JSON Schema of task files, for editors."),
     },
     "Look": {
         "ls": Entry("tasks:app", "List tasks, the newest first."),
         "show": Entry("tasks:app", "Show everything known about a task or a tree."),
-        "logs": Entry("outcome:app", "Print what a task wrote: its stdout on stdout, its stderr on stderr."),
-        "wait": Entry("outcome:app", "Wait for tasks to end; returns their exit code, the first that is not 0."),
+        "logs": Entry("outcome:app", "Print what a task wrote."),
+        "wait": Entry("outcome:app", "Wait for tasks to end; returns the first exit code that is not 0."),
         "result": Entry("outcome:app", "Print the result of a task as JSON; with --timeout, wait for it."),
         "top": Entry("top:app", "Watch rates, queues, nodes and running tasks live."),
         "stats": Entry("fleet:app", "Print the numbers of now: states, rates, queues, nodes."),
     },
     "Change": {
-        "cancel": Entry("change:app", "Cancel tasks or trees."),
+        "cancel": Entry("change:app", "Cancel tasks or trees, with all their processes."),
         "retry": Entry("change:app", "Send dead letters again, as they were or after an edit."),
         "dead": Entry("dead:app", "Dead letters: ls, show, retry, purge."),
     },
@@ -93,7 +93,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "queue": Entry("fleet:queue", "Queues: ls."),
         "tier": Entry("fleet:tier", "Tiers of resources: ls."),
         "db": Entry("database:app", "The database: migrate, status."),
-        "doctor": Entry("doctor:app", "Check this machine, the database and the server, and say what to do."),
+        "doctor": Entry("doctor:app", "Check machine, database and server, and say what to do."),
         "bench": Entry("bench:app", "Measure throughput and latency on this machine."),
     },
 }
@@ -128,8 +128,8 @@ def overview() -> str:
         lines += ["", f"{title}:", *(f"  {name:<{width}}  {entry.summary}" for name, entry in entries.items())]
     lines += [
         "",
-        "Every command takes -o table|json|quiet (--json is -o json) and --help, which ends in examples.",
-        "A command finds its server by --url or HEADWAY_URL, or the `headway up` of this user's data folder.",
+        "Every command takes -o table|json|quiet (--json is -o json) and --help.",
+        "The server is the one of --url or HEADWAY_URL, else the running `headway up`.",
         "",
         "Examples:",
         "  headway run -- echo hello",
@@ -170,6 +170,15 @@ def _guarded(name: str, arguments: list[str]) -> int:
         # The reader (head, less) went away: nothing is wrong. Without this, Python complains while it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OK
+    except OSError as error:
+        complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        return Exit.FAILED
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+        complain("this is a bug of Headway, not of yours", hint="please report it with the lines above")
+        return Exit.INTERNAL
 
 
 def _call(name: str, arguments: list[str]) -> int:

@@ -31,7 +31,7 @@ TIMED_OUT = 124
 def wait(
     terminal: Terminal, ids: Annotated[list[str], typer.Argument(metavar="ID...")], timeout: Timeout = None
 ) -> int:
-    """Wait for tasks to end; returns their exit code, the first that is not 0."""
+    """Wait for tasks to end; returns the first exit code that is not 0."""
     from headway.cli.moments import duration
     from headway.cli.session import talk
 
@@ -91,7 +91,7 @@ def logs(
     ] = False,
     raw: Annotated[bool, typer.Option("--raw", help="The bytes as they were written.")] = False,
 ) -> None:
-    """Print what a task wrote: its stdout on stdout, its stderr on stderr."""
+    """Print what a task wrote. Its stderr comes on stderr."""
     from headway.cli.session import talk, task_path
 
     query = {"follow": 1 if follow else None, "attempt": attempt, "stream": stream}

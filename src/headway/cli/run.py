@@ -59,11 +59,11 @@ def run(
     logs: Logs = True,
 ) -> int:
     """Run work and follow it; returns its exit code. Ctrl-C cancels the work, a second one leaves it."""
+    from headway.cli.submit import note
     from headway.cli.work import read
 
     work = read(file, terminal.rest, spec, params=param, inputs=inputs)
-    for warning in (warning for tree in work.trees for warning in tree.warnings):
-        print(f"headway: note: {warning}", file=sys.stderr)
+    note(work)
     return asyncio.run(_run(terminal, work, logs=logs))
 
 
@@ -83,20 +83,17 @@ async def _run(terminal: Terminal, work: Work, *, logs: bool) -> int:
 
 @contextlib.asynccontextmanager
 async def _some_server(settings: Settings) -> AsyncIterator[Place]:
-    """The server that is configured or runs here; else an embedded one for as long as this takes."""
-    from headway.client.discovery import find
+    """The server that is configured; else the one of the data folder, started for as long as anybody uses it."""
+    from headway.client.discovery import Place, find, running_up
+    from headway.embedded.shared import embedded
 
+    configured = "url" in settings.sources or (settings.token is not None and running_up(settings.data_dir) is None)
     place = find(settings)
-    if place is not None:
+    if configured and place is not None:
         yield place
         return
-    from headway.embedded.up import embedded
-
     async with embedded(settings) as url:
-        found = find(settings, url=url)
-        if found is None:
-            raise AssertionError("an address that is given is always found")
-        yield found
+        yield find(settings, url=url) or Place(url, settings.token)
 
 
 async def _follow_all(

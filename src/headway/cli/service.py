@@ -54,7 +54,7 @@ def up(
     work_dir: WorkDir = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
-) -> int | None:
+) -> int:
     """Start everything on this machine: database, server, agent."""
     from headway.embedded.up import up as start
 
@@ -62,7 +62,8 @@ def up(
     settings = terminal.settings(
         database=database, host=host, port=port, log_level=log_level, log_format=log_format, **node
     )
-    return start(settings, ready=lambda url: announce(terminal, "up", url))
+    tell = None if terminal.for_people else lambda url: announce(terminal, "up", url)  # people are told more than that
+    return start(settings, ready=tell)
 
 
 @command(

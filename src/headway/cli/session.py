@@ -104,7 +104,8 @@ async def _talk(terminal: Terminal, ask: Callable[[Server], Awaitable[T]]) -> T:
 
 def no_answer(url: str, error: Exception) -> Unavailable:
     hint = "is it running? `headway up` starts one on this machine; --url or HEADWAY_URL names another"
-    return Unavailable(f"no answer from {url}: {error or type(error).__name__}", hint=hint)
+    reason = str(error).removeprefix(f"{url}: ") or type(error).__name__
+    return Unavailable(f"no server answers at {url}: {reason}", hint=hint)
 
 
 def task_path(task_id: str, *rest: str) -> str:

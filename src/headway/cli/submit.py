@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -47,18 +48,24 @@ def submit(
     from headway.cli.work import read
 
     work = read(file, terminal.rest, spec, params=param, inputs=inputs)
-    for tree in work.trees:
-        if tree.schedule is not None and tree.schedule.every not in (0, "0", "once"):
-            raise InvalidInput(
-                f"{tree.name}: this version of Headway does not keep schedules",
-                where=file,
-                hint=f"`headway run {file}` runs it once, now",
-            )
+    if work.schedule is not None and work.schedule.every not in (0, "0"):
+        raise InvalidInput(
+            f"{file}: this version of Headway does not keep schedules",
+            where=file,
+            hint=f"`headway run {file}` runs it once, now",
+        )
+    note(work)
 
     async def ask(server: Server) -> None:
         terminal.accepted(await send(server, work))
 
     talk(terminal, ask)
+
+
+def note(work: Work) -> None:
+    """Tell people what the file says and has no effect."""
+    for warning in work.notes:
+        print(f"headway: note: {warning}", file=sys.stderr)
 
 
 async def send(server: Server, work: Work) -> list[Accepted | AcceptedMany]:

@@ -62,17 +62,16 @@ class Terminal:
         return load(file=self.config, flags=given)
 
     @property
+    def for_people(self) -> bool:
+        return self.format is Format.TABLE
+
+    @property
     def quiet(self) -> bool:
         return self.format is Format.QUIET
 
     @property
     def wants_json(self) -> bool:
         return self.format is Format.JSON
-
-    def say(self, text: str = "") -> None:
-        """A line for people: nothing when the output is for programs."""
-        if self.format is Format.TABLE:
-            print(text, flush=True)
 
     def json(self, value: Any) -> None:
         """A value as indented JSON, whatever the format."""
@@ -91,7 +90,7 @@ class Terminal:
 
     def frame(self, watching: bool) -> None:
         """Begin a new frame of a command that watches: a terminal is cleared, a pipe just gets the next one."""
-        if watching and self.format is Format.TABLE and sys.stdout.isatty():
+        if watching and self.for_people and sys.stdout.isatty():
             sys.stdout.write("\x1b[H\x1b[2J")
 
     async def pause(self, seconds: float) -> None:
@@ -112,9 +111,15 @@ class Terminal:
         sys.stdout.flush()
 
 
-def group(summary: str) -> typer.Typer:
+def group(summary: str, *, examples: Sequence[str] = ()) -> typer.Typer:
     """A Typer app of ours. Plain help: rich would cost 0.1 s on every --help."""
-    return typer.Typer(help=summary, add_completion=False, rich_markup_mode=None, no_args_is_help=True)
+    app = typer.Typer(help=summary, epilog=_epilog(examples), add_completion=False, rich_markup_mode=None)
+    app.callback()(_no_options)  # keeps a group of one command a group
+    return app
+
+
+def _no_options() -> None:
+    """Nothing to do before a command."""
 
 
 def command(

@@ -41,17 +41,13 @@ def top(
     from headway.cli.session import talk
 
     async def look(server: Server) -> None:
-        if once or not sys.stdout.isatty() or not _for_people(terminal):
+        if once or not sys.stdout.isatty() or not terminal.for_people:
             frame = await _look(server)
             terminal.answer(frame, ids=[task.id for task in frame.running.tasks], table=lambda: draw(frame, lines=40))
             return
         await _live(server, interval)
 
     talk(terminal, look)
-
-
-def _for_people(terminal: Terminal) -> bool:
-    return not terminal.wants_json and not terminal.quiet
 
 
 async def _live(server: Server, interval: float) -> None:

@@ -16,19 +16,22 @@ from headway.cli import options
 from headway.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from headway.treefile.model import Tree
+    from headway.domain.task import TaskSpec
+    from headway.treefile.model import Schedule, Tree
 
 LINES = (".ndjson", ".jsonl")
 
 
 @dataclass
 class Work:
-    """Exactly one of these is filled."""
+    """Exactly one of trees, lines and task is filled."""
 
     trees: list[Tree] = field(default_factory=list)
     lines: bytes | None = None  # NDJSON of task specs
-    task: dict[str, Any] | None = None
+    task: dict[str, Any] | TaskSpec | None = None  # a file whose top keys are a task's is one task, not a tree
     inputs: list[Any] | None = None  # the same task over these
+    schedule: Schedule | None = None
+    notes: list[str] = field(default_factory=list)  # what the file says and has no effect here
 
 
 def read(
@@ -49,7 +52,16 @@ def read(
         raise typer.BadParameter(f"{named}: a file says these itself; options go with `-- CMD`", param_hint="FILE")
     if file == "-" or file.endswith(LINES):
         return Work(lines=options.contents(file, "FILE").encode())
-    return Work(trees=trees(file, params))
+    found = trees(file, params)
+    if len(found) == 1 and len(found[0].tasks) == 1 and found[0].tasks[0].name == found[0].name:
+        return Work(task=found[0].tasks[0].spec, notes=_notes(found), schedule=found[0].schedule)
+    return Work(
+        trees=found, notes=_notes(found), schedule=next((tree.schedule for tree in found if tree.schedule), None)
+    )
+
+
+def _notes(found: list[Tree]) -> list[str]:
+    return [warning for tree in found for warning in tree.warnings]
 
 
 def trees(file: str, params: Sequence[str] | None = None) -> list[Tree]:

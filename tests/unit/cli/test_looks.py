@@ -1,0 +1,101 @@
+"""What is printed for people: plain at any width, ids whole, no colour where nobody sees it."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from headway.cli import terminal
+from headway.cli.moments import moment, now
+from headway.cli.outcome import work_code
+from headway.cli.progress import bar, progress_text, tree_lines
+from headway.cli.terminal import fields, paint, table
+from headway.wire.views import LevelView, ProgressView, TreeTaskView, TreeView
+
+LONG = "a-name-that-goes-on-and-on-" * 4
+
+
+def test_a_table_in_a_pipe_cuts_nothing_and_draws_no_boxes() -> None:
+    text = table(("ID", "NAME"), [("1234567890123456789", LONG)], wide="NAME")
+    assert text.splitlines() == ["ID                   NAME", f"1234567890123456789  {LONG}"]
+    assert text.isascii()
+
+
+def test_on_a_narrow_terminal_only_the_wide_column_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr(terminal, "_columns", lambda: 60)
+    lines = table(("ID", "NAME", "NODE"), [("1234567890123456789", LONG, "node-1")], wide="NAME").splitlines()
+    assert "1234567890123456789" in lines[1]
+    assert "…" in lines[1]
+    assert lines[1].endswith("node-1")
+    assert max(map(len, lines)) <= 60
+
+
+def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert paint("failed") == "failed"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert paint("failed") == "\x1b[31mfailed\x1b[0m"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert paint("failed") == "failed"
+
+
+def test_fields_leave_out_what_is_unknown_and_align_what_has_several_lines() -> None:
+    assert fields([("id", 1), ("node", None), ("labels", "a=1\nb=2")]) == "id      1\nlabels  a=1\n        b=2"
+
+
+@pytest.mark.parametrize(
+    ("state", "exit_code", "expected"),
+    [
+        ("succeeded", 0, 0), ("succeeded", None, 0), ("failed", 3, 3), ("failed", None, 1), ("failed", -9, 137),
+        ("failed", 300, 255), ("failed", 0, 1), ("cancelled", None, 1), ("skipped", None, 1), ("expired", None, 1),
+    ],
+)  # fmt: skip
+def test_the_exit_code_is_the_works_own_or_1_when_it_failed_without_one(
+    state: str, exit_code: int | None, expected: int
+) -> None:
+    assert work_code(state, exit_code) == expected
+
+
+def test_a_time_is_how_long_ago_or_a_moment() -> None:
+    an_hour_ago = datetime.datetime.fromisoformat(moment("1h", "--since") or "")
+    assert abs((now() - an_hour_ago).total_seconds() - 3600) < 60
+    assert moment("2026-11-15T03:00:00+00:00", "--since") == "2026-11-15T03:00:00+00:00"
+    assert moment(None, "--since") is None
+
+
+def test_a_bar_never_leaves_its_width() -> None:
+    assert [bar(part, 4, 4) for part in (-1, 0, 2, 4, 9)] == ["░░░░", "░░░░", "██░░", "████", "████"]
+    assert bar(1, 0, 4) == "░░░░"
+
+
+def test_progress_without_a_total_is_its_text() -> None:
+    assert progress_text(ProgressView(3, 0, "copying")) == "copying"
+    assert progress_text(ProgressView(5, 10, "copying")) == "█████░░░░░ 50% copying"
+    assert progress_text(None) == ""
+
+
+def tree(tasks: int) -> TreeView:
+    members = [TreeTaskView(str(i), f"part-{i}", "running" if i == 1 else "succeeded", 0) for i in range(tasks)]
+    root = TreeTaskView("99", "root", "blocked", 1)
+    levels = [LevelView(0, tasks, 1), LevelView(1, 1, 1)]
+    return TreeView("7", "nightly", "running", now(), levels, [root, *members])
+
+
+def test_a_tree_is_drawn_level_by_level_with_its_tasks() -> None:
+    assert tree_lines(tree(2), 12.3, 24) == [
+        "nightly  running  1/3  12s",
+        "  level 0  ██████████░░░░░░░░░░  1/2",
+        "    ✓ part-0  succeeded",
+        "    ● part-1  running",
+        "  level 1  ░░░░░░░░░░░░░░░░░░░░  0/1",
+        "    · root  blocked",
+    ]
+
+
+def test_a_tree_too_tall_for_the_terminal_shows_only_what_runs_or_failed() -> None:
+    lines = tree_lines(tree(500), 1, 24)
+    assert len(lines) == 4
+    assert "    ● part-1  running" in lines
