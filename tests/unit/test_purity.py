@@ -14,8 +14,8 @@ PURE = sorted(path for package in ("domain", "policy") for path in (SOURCE / pac
 FORBIDDEN_MODULES = {
     "aiohttp", "asyncio", "asyncpg", "concurrent", "ctypes", "fcntl", "glob", "http", "httpx", "httpx2", "importlib",
     "io", "litestar", "logging", "mmap", "multiprocessing", "os", "pathlib", "platform", "psutil", "queue", "random",
-    "resource", "secrets", "select", "selectors", "shutil", "signal", "socket", "sqlite3", "ssl", "structlog", "subprocess", "sys",
-    "tempfile", "threading", "time", "urllib", "uuid", "uvloop",
+    "resource", "secrets", "select", "selectors", "shutil", "signal", "socket", "sqlite3", "ssl", "structlog", "subprocess",
+    "sys", "tempfile", "threading", "time", "urllib", "uuid", "uvloop",
 }  # fmt: skip
 FORBIDDEN_CALLS = {"open", "print", "input", "exec", "eval", "compile", "__import__", "breakpoint"}
 CLOCK_METHODS = {"now", "utcnow", "today"}  # of datetime and date
