@@ -107,9 +107,7 @@ def parse(text: str, source: str) -> list[Node]:
     except ReaderError as error:
         before = text[: error.position]
         mark = Mark(before.count("\n") + 1, len(before) - before.rfind("\n"))
-        fail(
-            source, mark, f"the character U+{ord(str(error.character)[0]):04X} is not allowed in YAML", hint="remove it"
-        )
+        fail(source, mark, f"the character U+{ord(text[error.position]):04X} is not allowed in YAML", hint="remove it")
     except (YAMLError, ValueError, IndexError, AssertionError) as error:
         # The scanner trips over its own feet on some broken input; for the user it is one more way not to be YAML.
         fail(
@@ -272,11 +270,16 @@ def _explain(error: MarkedYAMLError, text: str, source: str) -> NoReturn:
             _missing_space(source, number, found)
     words = f"{problem} {error.context}" if error.context and error.problem else problem
     fail(
-        source, Mark(here + 1, (at.column if at else 0) + 1), f"this is not valid YAML: {words}", hint=_advice(problem)
+        source,
+        Mark(here + 1, (at.column if at else 0) + 1),
+        f"this is not valid YAML: {words}",
+        hint=_advice(problem, lines[here] if here < len(lines) else ""),
     )
 
 
-def _advice(problem: str) -> str | None:
+def _advice(problem: str, line: str) -> str | None:
+    if "${" in line and "expected ','" in problem:
+        return "inside brackets put ${...} in quotes"
     if "mapping values are not allowed" in problem:
         return "put a text that holds ': ' in quotes, or check the indentation"
     if "expected <block end>" in problem:

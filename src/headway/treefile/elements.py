@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from headway.domain.task import KEYWORDS, NOT_YET, Edge, TaskSpec
 from headway.errors import UnknownField
 from headway.treefile import schedules
-from headway.treefile.document import Entry, Listing, Mapping, Mark, Node, Scalar
+from headway.treefile.document import Entry, Listing, Mapping, Mark, Node, Scalar, missing_space
 from headway.treefile.fields import DEFAULTABLE, FIELDS, RUNS, read_after, read_spec, with_defaults
 from headway.treefile.model import Schedule
 from headway.treefile.values import Reader, describe, did_you_mean, is_nothing
@@ -231,7 +231,9 @@ class _Walk:
         if isinstance(value, Mapping):
             self.push(into, name, entry.key.mark, value, defaults, depth)
             return
-        if near := did_you_mean(name, KEYWORDS):
+        if isinstance(value, Scalar) and (fix := missing_space(value)):
+            self.reader.fail(value.mark, fix)
+        if near := did_you_mean(name, KEYWORDS, cutoff=0.7):
             self.reader.fail(entry.key.mark, f"unknown keyword {name!r}{near}", kind=UnknownField, field=name)
         if is_nothing(value):
             self.reader.fail(

@@ -75,7 +75,7 @@ class _File:
     def named_tree(self, outer: Reader, entry: Entry, defaults: dict[str, Entry]) -> None:
         name = entry.key.text
         if not isinstance(entry.value, Mapping):
-            near = did_you_mean(name, KEYWORDS)
+            near = did_you_mean(name, KEYWORDS, cutoff=0.7)
             if near or (isinstance(entry.value, Scalar) and not missing_space(entry.value)):
                 outer.fail(
                     entry.key.mark,

@@ -29,9 +29,9 @@ _WORDS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """ ", did you mean 'x'?" or nothing."""
-    near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=cutoff)
     return f", did you mean {near[0]!r}?" if near else ""
 
 
