@@ -136,5 +136,15 @@ class StaleEpoch(HeadwayError):
 
 
 class TaskFailed(HeadwayError):
+    """`type`, `message` and `traceback` are those of the error on the node."""
+
     code = "task_failed"
     title = "The task did not succeed"
+
+    def __init__(
+        self, detail: str, *, type: str = "", message: str = "", traceback: str = "", hint: str | None = None, **extra: Any
+    ) -> None:
+        super().__init__(detail, hint=hint, **extra)
+        self.type = type
+        self.message = message
+        self.traceback = traceback

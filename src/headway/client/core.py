@@ -1,0 +1,311 @@
+"""The client: every call of the API, once, asynchronously. `Client` (face.py) is a thin synchronous face over it.
+
+    async with AsyncClient() as hw:
+        handle = await hw.submit(command=["convert", "a.png", "a.jpg"], attempts=3)
+        await handle
+
+Submitting one task is safe to repeat: it gets an idempotency key when the caller gave none, so that after a lost
+connection the same request can be sent again and gives the first task back. A bulk does not: a key is a row in the
+database, and one for each task of a bulk would cost about as much as the tasks. After a loss in the middle of a bulk
+the caller gets the ConnectionError and decides; with `key="..."` each task gets the key "<key>/<its number>", and the
+bulk is as safe to repeat as one task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import secrets
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from headway import config
+from headway.client.connection import Connection, Patience
+from headway.client.discovery import find
+from headway.client.handles import AsyncHandle, Group
+from headway.client.streams import events_of
+from headway.client.waiting import Waited, Waiter
+from headway.domain.task import TaskSpec
+from headway.errors import Unavailable
+from headway.wire.views import (
+    Accepted,
+    AcceptedMany,
+    AttemptView,
+    Changed,
+    DeadGroup,
+    EventView,
+    LogLine,
+    NodeView,
+    Page,
+    QueueView,
+    ResourcesView,
+    Stats,
+    TaskView,
+    TreeView,
+)
+
+Spec = TaskSpec | Mapping[str, Any]
+
+_active: ContextVar[AsyncClient | None] = ContextVar("headway_async_client", default=None)
+
+
+class AsyncClient:
+    """A connection to Headway. Without arguments it finds its server as the command line does (discovery.py).
+
+    `patience`: for how many seconds to keep trying while the server is away or busy.
+    """
+
+    def __init__(
+        self, url: str | None = None, token: str | None = None, *, tls_ca: str | None = None, patience: float = 30.0
+    ) -> None:
+        settings = config.load()
+        place = find(settings, url=url, token=token)
+        if place is None:
+            raise Unavailable(
+                f"no server is named, and no `headway up` runs in {settings.data_dir}",
+                hint="start one with `headway up`, or set HEADWAY_URL and HEADWAY_TOKEN",
+            )
+        urls = [each.strip() for each in place.url.split(",") if each.strip()]
+        self._to = Connection(urls, token=place.token, tls_ca=tls_ca or settings.tls_ca, patience=patience)
+        self.waiter = Waiter(self._wait_call)
+        self._before: AsyncClient | None = None
+
+    @property
+    def url(self) -> str:
+        return self._to.url
+
+    async def __aenter__(self) -> AsyncClient:
+        self._before = _active.get()
+        _active.set(self)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        _active.set(self._before)
+        await self.close()
+
+    async def close(self) -> None:
+        self.waiter.close()
+        await self._to.close()
+
+    # -- submitting
+
+    async def submit(self, spec: Spec | None = None, /, **fields: Any) -> AsyncHandle[Any]:
+        """Submit one task, given as a TaskSpec, a mapping, or the fields of one. It is durable when this returns."""
+        return AsyncHandle(self, (await self.accept(merged(spec, fields))).id)
+
+    async def accept(self, spec: Spec) -> Accepted:
+        """Submit one task; the answer tells whether an idempotency key gave an earlier task back (`created`)."""
+        key = spec.idempotency_key if isinstance(spec, TaskSpec) else spec.get("idempotency_key")
+        headers = {} if key is not None else {"idempotency-key": f"auto-{secrets.token_hex(12)}"}
+        return await self._to.ask("POST", "/v1/tasks", Accepted, body=encode(spec), headers=headers, repeatable=True)
+
+    async def submit_many(self, specs: Iterable[Spec], *, key: str | None = None) -> list[AsyncHandle[Any]]:
+        """Submit many tasks in one request: all or none of them. `after` may name others of them."""
+        listed: list[Any] = list(specs)
+        if not listed:
+            return []
+        if key is not None:
+            listed = [merged(spec, {"idempotency_key": f"{key}/{i}"}) for i, spec in enumerate(listed)]
+        return self._handles(await self._submit_bulk("/v1/tasks", encode(listed), keyed=key is not None))
+
+    async def submit_inputs(
+        self, task: Spec, inputs: Sequence[Any], *, key: str | None = None, kind: Any = None
+    ) -> list[AsyncHandle[Any]]:
+        """Submit the same task over each of these inputs, all or none."""
+        if key is not None:
+            return await self.submit_many((merged(task, {"input": each}) for each in inputs), key=key)
+        if not inputs:
+            return []
+        body = encode({"task": task, "inputs": inputs})
+        return self._handles(await self._submit_bulk("/v1/tasks", body, keyed=False), kind)
+
+    async def submit_tree(self, name: str, tasks: Iterable[Spec]) -> AcceptedMany:
+        """Submit named tasks that wait for each other (`after`), as one tree."""
+        return await self._submit_bulk("/v1/trees", encode({"name": name, "tasks": list(tasks)}), keyed=False)
+
+    async def _submit_bulk(self, path: str, body: bytes, *, keyed: bool) -> AcceptedMany:
+        return await self._to.ask("POST", path, AcceptedMany, body=body, repeatable=keyed, timeout=120.0)
+
+    def _handles(self, accepted: AcceptedMany, kind: Any = None) -> list[AsyncHandle[Any]]:
+        group = Group(accepted.ids)
+        return [AsyncHandle(self, each, kind=kind, group=group, index=i) for i, each in enumerate(accepted.ids)]
+
+    # -- asking about tasks
+
+    def handle(self, task_id: str | int) -> AsyncHandle[Any]:
+        """A handle on a task submitted elsewhere."""
+        return AsyncHandle(self, str(task_id))
+
+    async def get(self, task_id: str | int, *, wait: float | None = None) -> TaskView:
+        """Everything known about a task; with `wait`, held until it is final or so many seconds are over."""
+        timeout = 30.0 + (wait or 0.0)
+        return await self._to.ask("GET", _task(task_id), TaskView, query={"wait": wait}, timeout=timeout)
+
+    async def wait(self, ids: Iterable[str | int], *, timeout: float | None = None) -> list[TaskView]:
+        """Wait until all of these tasks are final; their views in the same order."""
+        asked = [str(task_id) for task_id in ids]
+        try:
+            async with asyncio.timeout(timeout):
+                return [(await handle.wait()) for handle in self._handles(AcceptedMany(asked, len(asked)))]
+        except TimeoutError:
+            raise TimeoutError(f"not all of {len(asked)} tasks are final after {timeout} s") from None
+
+    async def result(self, task_id: str | int, *, timeout: float | None = None) -> Any:
+        """The result of a task, waited for; TaskFailed when it ends without one."""
+        return await self.handle(task_id).result(timeout)
+
+    async def page(self, /, *, limit: int = 50, cursor: str | None = None, **filters: Any) -> Page:
+        """One page of tasks, newest first. Filters: state, name, label ("k=v" or a mapping), node, q (text), since,
+        until, tree, category; state and label may be lists."""
+        query = {**_filters(filters), "limit": limit, "cursor": cursor}
+        return await self._to.ask("GET", "/v1/tasks", Page, query=query)
+
+    async def iterate(self, /, *, size: int = 500, **filters: Any) -> AsyncIterator[TaskView]:
+        """Every task that the filters of page() let through, page by page."""
+        cursor = None
+        while True:
+            found = await self.page(limit=size, cursor=cursor, **filters)
+            for view in found.tasks:
+                yield view
+            cursor = found.next
+            if cursor is None:
+                return
+
+    async def attempts(self, task_id: str | int) -> list[AttemptView]:
+        return await self._to.ask("GET", _task(task_id, "attempts"), list[AttemptView])
+
+    async def logs(
+        self, task_id: str | int, *, follow: bool = False, attempt: int | None = None, stream: str | None = None
+    ) -> AsyncIterator[LogLine]:
+        """The output of a task, line by line; with `follow` until it ends."""
+        query = {"follow": int(follow), "attempt": attempt, "stream": stream}
+        async for line in self._to.lines(_task(task_id, "logs"), query):
+            if line:
+                yield msgspec.json.decode(line, type=LogLine)
+
+    # -- changing tasks
+
+    async def cancel(self, task_id: str | int) -> TaskView:
+        """Ask for the end of a task. One that runs ends a little later: wait for it to know."""
+        return await self._to.ask("POST", _task(task_id, "cancel"), TaskView, repeatable=True)
+
+    async def retry(self, task_id: str | int, *, edit: Mapping[str, Any] | None = None) -> TaskView:
+        """Send a dead letter again, with some of its fields changed if asked."""
+        body = encode({"edit": edit}) if edit else b""
+        return await self._to.ask("POST", _task(task_id, "retry"), TaskView, body=body)
+
+    # -- dead letters
+
+    async def dead_letters(self, /, *, limit: int = 50, cursor: str | None = None, **filters: Any) -> Page:
+        query = {**_filters(filters), "limit": limit, "cursor": cursor}
+        return await self._to.ask("GET", "/v1/dead-letters", Page, query=query)
+
+    async def dead_groups(self) -> list[DeadGroup]:
+        """Dead letters grouped by what they died of."""
+        return await self._to.ask("GET", "/v1/dead-letters", list[DeadGroup], query={"group": 1})
+
+    async def retry_dead(self, /, *, edit: Mapping[str, Any] | None = None, **which: Any) -> Changed:
+        """Send dead letters again: `ids=[...]`, `fingerprint=...`, `name=...` or `all=True`."""
+        body = encode({**which, "edit": edit} if edit else which)
+        return await self._to.ask("POST", "/v1/dead-letters/retry", Changed, body=body)
+
+    async def purge_dead(self, /, **which: Any) -> Changed:
+        """Delete dead letters for good, named as for retry_dead()."""
+        return await self._to.ask("POST", "/v1/dead-letters/purge", Changed, body=encode(which), repeatable=True)
+
+    # -- trees, nodes, numbers
+
+    async def tree(self, tree_id: str | int, *, wait: float | None = None, seen: str | None = None) -> TreeView:
+        path, timeout = f"/v1/trees/{_segment(tree_id)}", 30.0 + (wait or 0.0)
+        return await self._to.ask("GET", path, TreeView, query={"wait": wait, "seen": seen}, timeout=timeout)
+
+    async def cancel_tree(self, tree_id: str | int) -> TreeView:
+        return await self._to.ask("POST", f"/v1/trees/{_segment(tree_id)}/cancel", TreeView, repeatable=True)
+
+    async def nodes(self) -> list[NodeView]:
+        return await self._to.ask("GET", "/v1/nodes", list[NodeView])
+
+    async def node(self, node: str | int) -> NodeView:
+        return await self._to.ask("GET", f"/v1/nodes/{_segment(node)}", NodeView)
+
+    async def drain(self, node: str | int) -> NodeView:
+        """Let a node finish what it runs and give it nothing new."""
+        return await self._to.ask("POST", f"/v1/nodes/{_segment(node)}/drain", NodeView, repeatable=True)
+
+    async def undrain(self, node: str | int) -> NodeView:
+        return await self._to.ask("POST", f"/v1/nodes/{_segment(node)}/undrain", NodeView, repeatable=True)
+
+    async def queues(self) -> list[QueueView]:
+        return await self._to.ask("GET", "/v1/queues", list[QueueView])
+
+    async def stats(self) -> Stats:
+        return await self._to.ask("GET", "/v1/stats", Stats)
+
+    async def tiers(self) -> dict[str, ResourcesView]:
+        return await self._to.ask("GET", "/v1/tiers", dict[str, ResourcesView])
+
+    async def whoami(self) -> dict[str, str]:
+        return await self._to.ask("GET", "/v1/whoami", dict[str, str])
+
+    async def events(self, *, after: str | None = None) -> AsyncIterator[EventView]:
+        """Facts as they happen. After a lost connection it goes on behind the last one seen; none is left out."""
+        patience = Patience(self._to.patience)
+        while True:
+            headers = {"accept": "text/event-stream"} | ({"last-event-id": after} if after else {})
+            try:
+                async for event in events_of(self._to.lines("/v1/events", None, **headers)):
+                    patience = Patience(self._to.patience)
+                    after = event.id
+                    yield event
+                trouble: Exception = ConnectionError("the server ended the stream of events")
+            except (ConnectionError, TimeoutError, Unavailable) as error:
+                trouble = error
+            await patience.pause(trouble)
+
+    async def _wait_call(self, ids: Sequence[str], held_s: float) -> Waited:
+        body = encode({"ids": ids, "timeout": held_s})
+        return await self._to.ask("POST", "/v1/tasks/wait", Waited, body=body, timeout=held_s + 30.0, repeatable=True)
+
+
+def active() -> AsyncClient | None:
+    """The AsyncClient whose `async with` surrounds the caller."""
+    return _active.get()
+
+
+def merged(spec: Spec | None, fields: Mapping[str, Any]) -> Spec:
+    """A task with some of its fields changed."""
+    if not fields:
+        return spec if spec is not None else {}
+    if isinstance(spec, TaskSpec):
+        spec = {name: getattr(spec, name) for name in spec.__struct_fields__ if _says(spec, name)}
+    return {**(spec or {}), **fields}
+
+
+encode = msgspec.json.Encoder().encode
+
+
+def _says(spec: TaskSpec, name: str) -> bool:
+    return name != "input" or len(bytes(spec.input)) > 0
+
+
+def _task(task_id: str | int, *rest: str) -> str:
+    return "/".join(("/v1/tasks", _segment(task_id), *rest))
+
+
+def _segment(name: str | int) -> str:
+    return quote(str(name), safe="")
+
+
+def _filters(filters: Mapping[str, Any]) -> dict[str, Any]:
+    """Filters as the query writes them: labels as k=v, moments in ISO 8601."""
+    found = dict(filters)
+    if isinstance(label := found.get("label"), Mapping):
+        found["label"] = [f"{name}={value}" for name, value in label.items()]
+    for name in ("since", "until"):
+        if isinstance(moment := found.get(name), datetime.datetime):
+            found[name] = moment.isoformat()
+    return found

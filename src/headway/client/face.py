@@ -1,0 +1,233 @@
+"""The synchronous face: Client and Handle do what AsyncClient and AsyncHandle do, in a thread with an event loop.
+
+Nothing is decided here. Each method is made from the asynchronous one by `blocking`, `streaming` or `handing_out`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextvars import ContextVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+import uvloop
+
+from headway.client.core import AsyncClient
+from headway.client.handles import AsyncHandle
+from headway.wire.views import LogLine, TaskView
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T", covariant=True)
+
+_active: ContextVar[Client | None] = ContextVar("headway_client", default=None)
+
+
+class LoopThread:
+    """An event loop in a thread of its own, for as long as a Client is open."""
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="headway-client", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, R]) -> R:
+        """Run it there and wait here. An interrupt (Ctrl-C) here cancels it there."""
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()
+            self.loop.close()
+
+
+def blocking(
+    method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Client, P], R]:
+    """The same call, waited for."""
+
+    @functools.wraps(method)
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.thread.run(method(self.aio, *args, **kwargs))
+
+    return call
+
+
+def streaming(
+    method: Callable[Concatenate[AsyncClient, P], AsyncIterator[R]],
+) -> Callable[Concatenate[Client, P], Iterator[R]]:
+    """The same items, each waited for."""
+
+    @functools.wraps(method)
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
+        return self.each(method(self.aio, *args, **kwargs))
+
+    return call
+
+
+def handing_out(
+    method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, list[AsyncHandle[Any]]]],
+) -> Callable[Concatenate[Client, P], list[Handle[Any]]]:
+    """The same call, waited for, with handles of this face."""
+
+    @functools.wraps(method)
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> list[Handle[Any]]:
+        return [Handle(self, handle) for handle in self.thread.run(method(self.aio, *args, **kwargs))]
+
+    return call
+
+
+class Handle(Generic[T]):
+    """A submitted task. See AsyncHandle, which this is the blocking face of."""
+
+    def __init__(self, client: Client, handle: AsyncHandle[T]) -> None:
+        self._client = client
+        self.aio = handle
+
+    @property
+    def id(self) -> str:
+        return self.aio.id
+
+    def __repr__(self) -> str:
+        return f"<Handle {self.id}>"
+
+    def result(self, timeout: float | None = None) -> T:
+        """The value, waited for. TaskFailed or TaskCancelled when the task ended without one, TimeoutError when it is
+        not final within `timeout` seconds."""
+        return self._client.thread.run(self.aio.result(timeout))
+
+    def wait(self, timeout: float | None = None) -> TaskView:
+        """Wait until the task is final, however it ended."""
+        return self._client.thread.run(self.aio.wait(timeout))
+
+    def view(self) -> TaskView:
+        return self._client.thread.run(self.aio.view())
+
+    def state(self) -> str:
+        return self._client.thread.run(self.aio.state())
+
+    def cancel(self) -> TaskView:
+        return self._client.thread.run(self.aio.cancel())
+
+    def logs(self, *, follow: bool = False) -> Iterator[LogLine]:
+        return self._client.each(self.aio.logs(follow=follow))
+
+
+class Client:
+    """A connection to Headway. Without arguments it finds its server as the command line does.
+
+    with Client() as hw:
+        print(hw.submit(command="echo hello").wait().state)
+    """
+
+    def __init__(
+        self, url: str | None = None, token: str | None = None, *, tls_ca: str | None = None, patience: float = 30.0
+    ) -> None:
+        self.aio = AsyncClient(url, token, tls_ca=tls_ca, patience=patience)
+        self.thread = LoopThread()
+        self._before: Client | None = None
+
+    @property
+    def url(self) -> str:
+        return self.aio.url
+
+    def __enter__(self) -> Client:
+        self._before = _active.get()
+        _active.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _active.set(self._before)
+        self.close()
+
+    def close(self) -> None:
+        if not self.thread.loop.is_closed():
+            self.thread.run(self.aio.close())
+            self.thread.stop()
+
+    def each(self, items: AsyncIterator[R]) -> Iterator[R]:
+        """Items that come one by one. Leaving the loop early hangs up."""
+        try:
+            while True:
+                try:
+                    yield self.thread.run(_next(items))
+                except StopAsyncIteration:
+                    return
+        finally:
+            closing = getattr(items, "aclose", None)
+            if closing is not None and not self.thread.loop.is_closed():
+                self.thread.run(closing())
+
+    def submit(self, spec: Any = None, /, **fields: Any) -> Handle[Any]:
+        """Submit one task, given as a TaskSpec, a mapping, or the fields of one. It is durable when this returns."""
+        return Handle(self, self.thread.run(self.aio.submit(spec, **fields)))
+
+    def handle(self, task_id: str | int) -> Handle[Any]:
+        """A handle on a task submitted elsewhere."""
+        return Handle(self, self.aio.handle(task_id))
+
+    submit_many = handing_out(AsyncClient.submit_many)
+    submit_inputs = handing_out(AsyncClient.submit_inputs)
+    submit_tree = blocking(AsyncClient.submit_tree)
+    get = blocking(AsyncClient.get)
+    wait = blocking(AsyncClient.wait)
+    result = blocking(AsyncClient.result)
+    page = blocking(AsyncClient.page)
+    iterate = streaming(AsyncClient.iterate)
+    attempts = blocking(AsyncClient.attempts)
+    logs = streaming(AsyncClient.logs)
+    cancel = blocking(AsyncClient.cancel)
+    retry = blocking(AsyncClient.retry)
+    dead_letters = blocking(AsyncClient.dead_letters)
+    dead_groups = blocking(AsyncClient.dead_groups)
+    retry_dead = blocking(AsyncClient.retry_dead)
+    purge_dead = blocking(AsyncClient.purge_dead)
+    tree = blocking(AsyncClient.tree)
+    cancel_tree = blocking(AsyncClient.cancel_tree)
+    nodes = blocking(AsyncClient.nodes)
+    node = blocking(AsyncClient.node)
+    drain = blocking(AsyncClient.drain)
+    undrain = blocking(AsyncClient.undrain)
+    queues = blocking(AsyncClient.queues)
+    stats = blocking(AsyncClient.stats)
+    tiers = blocking(AsyncClient.tiers)
+    whoami = blocking(AsyncClient.whoami)
+    events = streaming(AsyncClient.events)
+
+
+_default: Client | None = None
+_default_lock = threading.Lock()
+
+
+def active() -> Client:
+    """The Client whose `with` surrounds the caller; else one for the whole process, made when it is first needed."""
+    global _default
+    found = _active.get()
+    if found is not None:
+        return found
+    with _default_lock:
+        if _default is None:
+            _default = Client()
+        return _default
+
+
+def _forget() -> None:
+    """A forked child has the object but not its thread."""
+    global _default, _default_lock
+    _default, _default_lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+async def _next(items: AsyncIterator[R]) -> R:
+    return await anext(items)

@@ -1,0 +1,94 @@
+"""A handle is a submitted task as its submitter sees it: an id, and in time a result.
+
+AsyncHandle does the work. Tasks submitted together form a Group: who waits for one of them learns about the others too,
+so that `[h.result() for h in handles]` costs a few requests and not one for each task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Generator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from headway.client import outcomes
+from headway.wire.views import LogLine, TaskView
+
+if TYPE_CHECKING:
+    from headway.client.core import AsyncClient
+
+T = TypeVar("T", covariant=True)
+
+WINDOW = 1000  # tasks of the group, from this one on, whose ends are asked for together
+
+
+class Group:
+    """Tasks of one request, and those views of their ends that nobody has asked for yet."""
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        self.ids = ids
+        self.ended: dict[str, TaskView] = {}
+        self.waiting = 0
+
+    def beside(self, index: int) -> list[str]:
+        """The tasks to ask about together with this one; none when others wait already, who do so themselves."""
+        if self.waiting:
+            return []
+        return [task_id for task_id in self.ids[index + 1 : index + WINDOW] if task_id not in self.ended]
+
+
+class AsyncHandle(Generic[T]):
+    """A task of an AsyncClient. `await handle` is `await handle.result()`."""
+
+    def __init__(
+        self, client: AsyncClient, task_id: str, *, kind: Any = None, group: Group | None = None, index: int = 0
+    ) -> None:
+        self.id = task_id
+        self._client = client
+        self._kind = kind  # what the result is to become; None: as it is
+        self._group = group
+        self._index = index
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}>"
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self.result().__await__()
+
+    async def wait(self, timeout: float | None = None) -> TaskView:
+        """Wait until the task is final, however it ended. TimeoutError when it is not within `timeout` seconds."""
+        group = self._group
+        if group is not None and (known := group.ended.pop(self.id, None)) is not None:
+            return known
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._wait(group) if group else (await self._client.waiter.final(self.id))[0]
+        except TimeoutError:
+            raise TimeoutError(f"task {self.id} is not final after {timeout} s") from None
+
+    async def _wait(self, group: Group) -> TaskView:
+        beside = group.beside(self._index)
+        group.waiting += 1
+        try:
+            mine, *others = await self._client.waiter.final(self.id, also=beside)
+        finally:
+            group.waiting -= 1
+        group.ended.update((view.id, view) for view in others)
+        return mine
+
+    async def result(self, timeout: float | None = None) -> T:
+        """The value. TaskFailed, or TaskCancelled, when the task ended without one."""
+        found: T = outcomes.value(await self.wait(timeout), self._kind)
+        return found
+
+    async def view(self) -> TaskView:
+        """Everything known about the task now."""
+        return await self._client.get(self.id)
+
+    async def state(self) -> str:
+        return (await self.view()).state
+
+    async def cancel(self) -> TaskView:
+        return await self._client.cancel(self.id)
+
+    def logs(self, *, follow: bool = False) -> AsyncIterator[LogLine]:
+        return self._client.logs(self.id, follow=follow)
