@@ -59,8 +59,10 @@ class TaskView(msgspec.Struct):
     outcome: str | None = None
     exit_code: int | None = None
     error: ErrorInfo | None = None
-    result: msgspec.Raw | None = None  # only when asked for: GET one task; a pickled result is base64 in a string
-    input: msgspec.Raw | None = None  # likewise
+    # Only when asked for (GET one task), else null; a pickled value is base64 in a string. Not `Raw | None`: msgspec
+    # would then refuse to decode anything but null.
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    input: msgspec.Raw = msgspec.Raw(b"null")
     codec: str = "json"
     resources: ResourcesView | None = None
     usage: UsageView | None = None
