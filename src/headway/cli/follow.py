@@ -59,7 +59,7 @@ async def follow_task(following: Following, task_id: str) -> int:
     if terminal.wants_json:
         terminal.json(task)
     elif not terminal.quiet:
-        if task.state == "succeeded" and task.result is not None and bytes(task.result) != b"null":
+        if task.state == "succeeded" and bytes(task.result) not in (b"", b"null"):
             print_value(task.result)
         _tell_end(task)
     return work_code(task.state, task.exit_code)
@@ -208,7 +208,7 @@ async def _results(server: Server, tree: TreeView) -> list[Any]:
     top = max((task.level for task in tree.tasks), default=0)
     roots = [task.id for task in tree.tasks if task.level == top and task.state == "succeeded"]
     tasks = [await server.get(task_path(one), TaskView) for one in roots]
-    return [task.result for task in tasks if task.result is not None and bytes(task.result) != b"null"]
+    return [task.result for task in tasks if bytes(task.result) not in (b"", b"null")]
 
 
 def _bad(task: TreeTaskView) -> bool:

@@ -175,7 +175,7 @@ def failure(task: TaskView) -> str:
 
 def print_value(raw: Any) -> None:
     """A result on stdout; none is null."""
-    sys.stdout.buffer.write((bytes(raw) if raw is not None else b"null") + b"\n")
+    sys.stdout.buffer.write((bytes(raw) or b"null") + b"\n")
     sys.stdout.buffer.flush()
 
 

@@ -232,7 +232,7 @@ def _value(raw: Any, limit: int = 2000) -> str | None:
     """A JSON value, indented; what is very long is cut here (`headway result` prints it whole)."""
     import msgspec
 
-    if raw is None or not bytes(raw):
+    if bytes(raw) in (b"", b"null"):
         return None
     text = msgspec.json.format(bytes(raw), indent=2).decode()
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"

@@ -1,0 +1,277 @@
+"""Commands against a server whose answers the test decides: what is sent, what is printed, which exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.scripted_http import Request, Server, reply, serving
+
+ID = "1234567890123456789"
+NOW = "2026-11-15T03:00:00Z"
+
+
+@dataclass
+class Said:
+    code: int
+    out: str
+    err: str
+
+
+@dataclass
+class Api:
+    """Answers by "METHOD path" (the path without its query): a status and a value, or a function of the request."""
+
+    answers: dict[str, tuple[int, Any] | Callable[[Request], Awaitable[tuple[int, Any]]]]
+    seen: list[Request] = field(default_factory=list)
+
+    async def __call__(self, request: Request, writer: asyncio.StreamWriter) -> None:
+        self.seen.append(request)
+        found = self.answers.get(f"{request.method} {request.path.partition('?')[0]}", (404, problem(404, "not_found")))
+        status, value = found if isinstance(found, tuple) else await found(request)
+        body = value if isinstance(value, bytes) else json.dumps(value).encode()
+        writer.write(reply(status, body, content_type="application/json"))
+
+    def body(self, at: int = 0) -> Any:
+        return json.loads(self.seen[at].body)
+
+
+def problem(status: int, code: str, detail: str = "it is so", **more: Any) -> dict[str, Any]:
+    return {"type": f"/problems/{code}", "title": code, "status": status, "code": code, "detail": detail, **more}
+
+
+def task(state: str = "succeeded", **more: Any) -> dict[str, Any]:
+    return {
+        "id": ID, "name": "report", "tenant": "default", "state": state, "category": "delayable", "what": "make report",
+        "labels": {"team": "web"}, "attempt": 1, "attempts": 3, "execution_cap_s": 600, "created_at": NOW,
+        "eligible_at": NOW, "start_by": NOW, "started_at": NOW, "ended_at": NOW, "node": "node-1", **more,
+    }  # fmt: skip
+
+
+async def headway(server: Server, *words: str, stdin: bytes = b"", cwd: Path | None = None) -> Said:
+    process = await start(server, *words, cwd=cwd)
+    out, err = await process.communicate(stdin)
+    return Said(process.returncode or 0, out.decode(), err.decode())
+
+
+async def start(server: Server, *words: str, cwd: Path | None = None) -> asyncio.subprocess.Process:
+    env = {key: value for key, value in os.environ.items() if not key.startswith("HEADWAY_")}
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "headway.cli.main", *words, cwd=cwd, env={**env, "HEADWAY_URL": server.url},
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected"),
+    [
+        (400, "invalid_input", 65), (422, "unsatisfiable_resources", 65), (409, "idempotency_conflict", 65),
+        (429, "limit_exceeded", 75), (401, "unauthorized", 77), (403, "forbidden", 77), (503, "unavailable", 69),
+        (500, "internal", 70), (404, "not_found", 1),
+    ],
+)  # fmt: skip
+async def test_a_problem_becomes_its_exit_code_and_says_what_to_do(status: int, code: str, expected: int) -> None:
+    api = Api({"POST /v1/tasks": (status, problem(status, code, hint="do this", retry_after=7))})
+    async with serving(api) as server:
+        said = await headway(server, "submit", "--", "true")
+    assert said.code == expected
+    assert said.out == ""
+    assert said.err.startswith("headway: it is so\n")
+    assert "do this" in said.err
+    assert ("try again in 7 s" in said.err) == (code == "limit_exceeded")
+
+
+async def test_no_server_is_exit_code_69_and_says_how_to_get_one() -> None:
+    async with serving(Api({})) as server:
+        pass
+    said = await headway(server, "ls")
+    assert said.code == 69
+    assert f"no server answers at {server.url}" in said.err
+    assert "headway up" in said.err
+
+
+async def test_submit_prints_the_id_and_sends_the_command_with_its_folder(tmp_path: Path) -> None:
+    api = Api({"POST /v1/tasks": (201, {"id": ID, "state": "ready", "start_by": NOW})})
+    async with serving(api) as server:
+        said = await headway(server, "submit", "--attempts", "3", "--", "make", "--json", "-o", "x", cwd=tmp_path)
+    assert (said.code, said.out) == (0, f"{ID}\n")
+    assert api.body() == {"attempts": 3, "command": ["make", "--json", "-o", "x"], "workdir": str(tmp_path)}
+
+
+async def test_submit_sends_lines_of_tasks_as_they_are() -> None:
+    api = Api({"POST /v1/tasks": (201, {"ids": ["1", "2"], "count": 2})})
+    async with serving(api) as server:
+        said = await headway(server, "submit", "-", stdin=b'{"function": "m:f"}\n{"function": "m:g"}\n')
+    assert said.out == "1\n2\n"
+    assert api.seen[0].headers["content-type"] == "application/x-ndjson"
+    assert api.seen[0].body == b'{"function": "m:f"}\n{"function": "m:g"}\n'
+
+
+async def test_submit_sends_a_tree_with_names_and_dependencies(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text("t:\n  task:\n    command: [echo, a]\n    b:\n      command: [echo, b]\n")
+    api = Api({"POST /v1/trees": (201, {"ids": ["1", "2"], "count": 2, "tree": "9"})})
+    async with serving(api) as server:
+        said = await headway(server, "submit", "t.yaml", cwd=tmp_path)
+        quiet = await headway(server, "submit", "t.yaml", "-o", "quiet", cwd=tmp_path)
+    assert (said.out, quiet.out) == ("9\n", "1\n2\n")
+    sent = api.body()
+    assert sent["name"] == "t"
+    assert {one["name"]: one.get("after", []) for one in sent["tasks"]} == {"task": ["b"], "b": []}
+
+
+async def test_submit_refuses_a_schedule_rather_than_forgetting_it(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text("t:\n  task:\n    schedule: 300\n    command: [echo, a]\n")
+    api = Api({})
+    async with serving(api) as server:
+        said = await headway(server, "submit", "t.yaml", cwd=tmp_path)
+    assert said.code == 65
+    assert "headway run t.yaml" in said.err
+    assert api.seen == []
+
+
+async def test_ls_asks_with_its_filters_and_prints_whole_ids() -> None:
+    api = Api({"GET /v1/tasks": (200, {"tasks": [task("failed")], "next": "c2"})})
+    async with serving(api) as server:
+        filters = ("--state", "failed", "--state", "expired", "--label", "team=web", "-q", "a b")
+        said = await headway(server, "ls", *filters)
+        quiet = await headway(server, "ls", "-o", "quiet")
+        as_json = await headway(server, "ls", "--json")
+    assert api.seen[0].path == "/v1/tasks?state=failed&state=expired&label=team%3Dweb&q=a+b&limit=20"
+    assert re.search(rf"^{ID}  failed +report ", said.out, re.MULTILINE)
+    assert said.out.endswith("more: --cursor c2\n")
+    assert quiet.out == f"{ID}\n"
+    assert json.loads(as_json.out)["tasks"][0]["id"] == ID
+
+
+async def test_show_prints_attempts_and_the_error_with_its_traceback() -> None:
+    error = {"type": "ValueError", "message": "no page", "traceback": "Traceback\n  line 1"}
+    attempt = {"attempt": 1, "outcome": "error", "node": "node-1", "leased_at": NOW, "started_at": NOW, "ended_at": NOW}
+    api = Api({
+        f"GET /v1/tasks/{ID}": (200, task("failed", error=error, input={"page": 7}, exit_code=1)),
+        f"GET /v1/tasks/{ID}/attempts": (200, [{**attempt, "error": error}]),
+    })  # fmt: skip
+    async with serving(api) as server:
+        said = await headway(server, "show", ID)
+    for expected in ("make report", "team=web", '"page": 7', "error  ValueError: no page", "  line 1", "ATTEMPT"):
+        assert expected in said.out
+
+
+async def test_show_of_what_is_neither_task_nor_tree_says_so_once() -> None:
+    async with serving(Api({})) as server:
+        said = await headway(server, "show", ID)
+    assert (said.code, said.out, said.err) == (1, "", "headway: it is so\n")
+
+
+async def test_wait_returns_the_first_exit_code_that_is_not_0() -> None:
+    done = [task(id="1"), task("failed", id="2", exit_code=3), task("failed", id="3", exit_code=4)]
+    api = Api({"POST /v1/tasks/wait": (200, {"done": done, "pending": []})})
+    async with serving(api) as server:
+        said = await headway(server, "wait", "1", "2", "3")
+    assert said.code == 3
+
+
+async def test_wait_gives_up_with_124() -> None:
+    api = Api({"POST /v1/tasks/wait": (200, {"done": [], "pending": ["1"]})})
+    async with serving(api) as server:
+        said = await headway(server, "wait", "1", "--timeout", "0")
+    assert said.code == 124
+    assert "1 of 1 not ended" in said.err
+
+
+async def test_result_prints_the_value_alone() -> None:
+    api = Api({f"GET /v1/tasks/{ID}": (200, task(result={"total": 3}))})
+    async with serving(api) as server:
+        said = await headway(server, "result", ID)
+    assert (said.code, json.loads(said.out), said.err) == (0, {"total": 3}, "")
+
+
+async def test_result_of_a_failed_task_is_its_reason_and_its_exit_code() -> None:
+    api = Api({f"GET /v1/tasks/{ID}": (200, task("failed", exit_code=9))})
+    async with serving(api) as server:
+        said = await headway(server, "result", ID)
+    assert (said.code, said.out) == (9, "")
+    assert "failed: exit code 9" in said.err
+
+
+async def test_logs_go_to_the_streams_they_came_from() -> None:
+    lines = [
+        {"attempt": 1, "stream": "stdout", "at": NOW, "text": "one\n"},
+        {"attempt": 1, "stream": "stderr", "at": NOW, "text": "two"},
+    ]
+    body = "\n".join(json.dumps(line) for line in lines).encode()
+    api = Api({f"GET /v1/tasks/{ID}/logs": (200, body)})
+    async with serving(api) as server:
+        said = await headway(server, "logs", "-f", "--attempt", "1", ID)
+    assert (said.out, said.err) == ("one\n", "two\n")
+    assert api.seen[0].path == f"/v1/tasks/{ID}/logs?follow=1&attempt=1"
+
+
+async def test_dead_letters_are_sent_again_in_bulk_after_an_edit() -> None:
+    api = Api({"POST /v1/dead-letters/retry": (200, {"changed": 7, "ids": []})})
+    async with serving(api) as server:
+        edit = ("--set", "attempts=5", "--set", "execution_cap=1h")
+        said = await headway(server, "dead", "retry", "--name", "report", *edit)
+    assert said.out == "7 sent again\n"
+    assert api.body() == {"name": "report", "edit": {"attempts": 5, "execution_cap": "1h"}}
+
+
+async def test_run_prints_the_output_then_the_result_and_leaves_with_the_works_code() -> None:
+    line = {"attempt": 1, "stream": "stdout", "at": NOW, "text": "hello\n"}
+    api = Api({
+        "POST /v1/tasks": (201, {"id": ID, "state": "ready", "start_by": NOW}),
+        f"GET /v1/tasks/{ID}": (200, task("failed", exit_code=42)),
+        f"GET /v1/tasks/{ID}/logs": (200, json.dumps(line).encode()),
+    })  # fmt: skip
+    async with serving(api) as server:
+        said = await headway(server, "run", "--", "x")
+    assert (said.code, said.out) == (42, "hello\n")
+    assert f"task {ID} failed: exit code 42" in said.err
+
+
+async def test_ctrl_c_cancels_the_work_and_waits_and_twice_leaves() -> None:
+    cancelled, looked = asyncio.Event(), asyncio.Event()
+
+    async def look(request: Request) -> tuple[int, Any]:
+        looked.set()
+        await asyncio.wait([asyncio.create_task(cancelled.wait())], timeout=0.05)
+        return 200, task("running", ended_at=None)
+
+    async def cancel(request: Request) -> tuple[int, Any]:
+        cancelled.set()
+        return 200, task("running", cancelling=True)
+
+    api = Api({
+        "POST /v1/tasks": (201, {"id": ID, "state": "ready", "start_by": NOW}),
+        f"GET /v1/tasks/{ID}": look,
+        f"GET /v1/tasks/{ID}/logs": (200, b""),
+        f"POST /v1/tasks/{ID}/cancel": cancel,
+    })  # fmt: skip
+    async with serving(api) as server:
+        process = await start(server, "run", "--", "x")
+        await looked.wait()
+        process.send_signal(signal.SIGINT)
+        await cancelled.wait()
+        assert process.returncode is None
+        process.send_signal(signal.SIGINT)
+        _, err = await process.communicate()
+    assert process.returncode == 130
+    assert b"Ctrl-C again leaves" in err
+
+
+async def test_cancelling_a_tree_cancels_the_tree() -> None:
+    tree = {"id": "9", "name": "t", "state": "cancelled", "created_at": NOW, "levels": [], "tasks": []}
+    api = Api({"POST /v1/trees/9/cancel": (200, tree)})
+    async with serving(api) as server:
+        said = await headway(server, "cancel", "9")
+    assert said.code == 0
+    assert [request.path for request in api.seen] == ["/v1/tasks/9/cancel", "/v1/trees/9/cancel"]
