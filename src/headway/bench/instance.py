@@ -1,0 +1,136 @@
+"""The Headway under test: a throw-away one in a temporary folder, or one that runs already."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import asyncpg
+import msgspec
+
+from headway.bench.ledger import Ledger
+from headway.errors import Unavailable
+from headway.wire.http import Http
+
+START_S = 60.0
+TENANTS = 100
+
+
+@dataclass
+class Instance:
+    """Where it is, what it is made of, and how to talk to it."""
+
+    url: str
+    token: str
+    connection: asyncpg.Connection
+    http: Http
+    roots: list[int]  # processes whose trees are all of it; empty when unknown
+    throw_away: bool
+    tenant_tokens: list[str] = field(default_factory=list)
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(self.connection)
+
+    async def call(self, method: str, path: str, body: Any = None) -> Any:
+        """One request as the administrator; the decoded answer."""
+        sent = b"" if body is None else msgspec.json.encode(body)
+        answer = await self.http.request(method, path, body=sent)
+        if answer.status >= 300:
+            raise Unavailable(f"{method} {path} was answered with {answer.status}: {answer.body[:300]!r}")
+        return msgspec.json.decode(answer.body) if answer.body else None
+
+    async def make_tenants(self) -> None:
+        """A hundred tenants with a token each, so that fairness has something to do."""
+        run = secrets.token_hex(3)
+        for at in range(TENANTS):
+            name = f"bench-{run}-{at}"
+            await self.call("POST", "/v1/tenants", {"name": name})
+            made = await self.call("POST", "/v1/keys", {"tenant": name, "role": "tenant"})
+            self.tenant_tokens.append(made["token"])
+
+    async def hold(self) -> None:
+        """Nodes take nothing new: what is submitted becomes backlog."""
+        for node in await self.call("GET", "/v1/nodes"):
+            await self.call("POST", f"/v1/nodes/{node['id']}/drain")
+
+    async def release(self) -> None:
+        for node in await self.call("GET", "/v1/nodes"):
+            await self.call("POST", f"/v1/nodes/{node['id']}/undrain")
+
+
+@contextlib.asynccontextmanager
+async def running(url: str, token: str, dsn: str, pids: list[int]) -> AsyncIterator[Instance]:
+    """One that runs already; its database is needed too, since only SQL counts."""
+    async with _connected(url, token, dsn, roots=pids, throw_away=False) as instance:
+        yield instance
+
+
+@contextlib.asynccontextmanager
+async def throw_away() -> AsyncIterator[Instance]:
+    """`headway up` on a new folder, as a user starts it; everything is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="headway-bench-", ignore_cleanup_errors=True) as name:
+        folder = Path(name) / "data"
+        command = [sys.executable, "-m", "headway.cli.main", "up", "--port", "0", "--data-dir", str(folder)]
+        quiet = ["--log-level", "warning", "-o", "json"]
+        process = await asyncio.create_subprocess_exec(
+            *command, *quiet, stdout=asyncio.subprocess.PIPE, cwd=name, env=_environment(name)
+        )
+        try:
+            url = await _first_line(process)
+            token = (folder / "token").read_text().strip()
+            async with _connected(url, token, embedded_dsn(folder), roots=[process.pid], throw_away=True) as instance:
+                yield instance
+        finally:
+            await _end(process)
+
+
+def embedded_dsn(folder: Path) -> str:
+    """The database of an `up` on this folder: PostgreSQL writes down where its socket is."""
+    lines = (folder / "postgres" / "postmaster.pid").read_text().splitlines()
+    return f"postgresql://headway@/postgres?host={quote(lines[4].strip(), safe='/')}"
+
+
+@contextlib.asynccontextmanager
+async def _connected(url: str, token: str, dsn: str, *, roots: list[int], throw_away: bool) -> AsyncIterator[Instance]:
+    connection = await asyncpg.connect(dsn)
+    http = Http(url, token=token)
+    try:
+        yield Instance(url, token, connection, http, roots, throw_away)
+    finally:
+        await http.close()
+        await connection.close()
+
+
+def _environment(folder: str) -> dict[str, str]:
+    """Nothing of the caller's Headway: no database, server or settings file of theirs may come under load."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("HEADWAY_")}
+    return {**ours, "XDG_CONFIG_HOME": folder}
+
+
+async def _first_line(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    line = await asyncio.wait_for(process.stdout.readline(), START_S)
+    if not line:
+        raise Unavailable("the throw-away Headway ended at its start", hint="its message is above")
+    return str(msgspec.json.decode(line)["url"])
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(process.wait(), 30)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
