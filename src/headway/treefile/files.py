@@ -39,15 +39,9 @@ def _make_absolute(tree: Tree, folder: Path, source: str) -> None:
     for task in tree.tasks:
         spec = task.spec
         if spec.executable and "://" not in spec.executable:
-            found = folder / spec.executable
-            if (
-                "/" in spec.executable or found.exists()
-            ):  # a bare name that is no file here is looked up on the node's PATH
-                spec.executable = os.path.normpath(found)
-                if not found.exists():
-                    tree.warnings.append(
-                        f"{source}:{task.line}:{task.column}: {spec.executable} is not on this machine"
-                    )
+            spec.executable = os.path.normpath(folder / spec.executable)
+            if not os.path.exists(spec.executable):  # it may be on the nodes all the same: a note, not an error
+                tree.warnings.append(f"{source}:{task.line}:{task.column}: {spec.executable} is not on this machine")
         if spec.workdir:
             spec.workdir = os.path.normpath(folder / spec.workdir)
         if spec.function and spec.function.partition(":")[0].endswith(".py"):
