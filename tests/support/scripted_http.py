@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
 
@@ -82,3 +83,19 @@ async def _read(reader: asyncio.StreamReader, connection: int) -> Request | None
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
     body = await reader.readexactly(int(headers.get("content-length", 0)))
     return Request(method, path, headers, body, connection)
+
+
+@contextlib.contextmanager
+def serving_in_thread(answer: Answer) -> Iterator[Server]:
+    """The same beside blocking code: the server has a thread and a loop of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    context = serving(answer)
+    try:
+        yield asyncio.run_coroutine_threadsafe(context.__aenter__(), loop).result()
+        asyncio.run_coroutine_threadsafe(context.__aexit__(None, None, None), loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

@@ -50,6 +50,8 @@ from headway.wire.views import (
 
 Spec = TaskSpec | Mapping[str, Any]
 
+BULK_TIMEOUT = 120.0  # a bulk of tens of megabytes may wait for its commit behind others
+
 _active: ContextVar[AsyncClient | None] = ContextVar("headway_async_client", default=None)
 
 
@@ -103,36 +105,40 @@ class AsyncClient:
         headers = {} if key is not None else {"idempotency-key": f"auto-{secrets.token_hex(12)}"}
         return await self._to.ask("POST", "/v1/tasks", Accepted, body=encode(spec), headers=headers, repeatable=True)
 
-    async def submit_many(self, specs: Iterable[Spec], *, key: str | None = None) -> list[AsyncHandle[Any]]:
+    async def submit_many(
+        self, specs: Iterable[Spec], *, key: str | None = None, kind: Any = None
+    ) -> list[AsyncHandle[Any]]:
         """Submit many tasks in one request: all or none of them. `after` may name others of them."""
-        listed: list[Any] = list(specs)
-        if not listed:
-            return []
+        listed = list(specs)
         if key is not None:
             listed = [merged(spec, {"idempotency_key": f"{key}/{i}"}) for i, spec in enumerate(listed)]
-        return self._handles(await self._submit_bulk("/v1/tasks", encode(listed), keyed=key is not None))
+        return await self._submit_bulk(listed, len(listed), keyed=key is not None, kind=kind)
 
     async def submit_inputs(
-        self, task: Spec, inputs: Sequence[Any], *, key: str | None = None, kind: Any = None
+        self, task: Spec, inputs: Iterable[Any], *, key: str | None = None, kind: Any = None
     ) -> list[AsyncHandle[Any]]:
         """Submit the same task over each of these inputs, all or none."""
+        listed = list(inputs)
         if key is not None:
-            return await self.submit_many((merged(task, {"input": each}) for each in inputs), key=key)
-        if not inputs:
-            return []
-        body = encode({"task": task, "inputs": inputs})
-        return self._handles(await self._submit_bulk("/v1/tasks", body, keyed=False), kind)
+            return await self.submit_many((merged(task, {"input": each}) for each in listed), key=key, kind=kind)
+        return await self._submit_bulk({"task": task, "inputs": listed}, len(listed), keyed=False, kind=kind)
 
     async def submit_tree(self, name: str, tasks: Iterable[Spec]) -> AcceptedMany:
         """Submit named tasks that wait for each other (`after`), as one tree."""
-        return await self._submit_bulk("/v1/trees", encode({"name": name, "tasks": list(tasks)}), keyed=False)
+        body = encode({"name": name, "tasks": list(tasks)})
+        return await self._to.ask("POST", "/v1/trees", AcceptedMany, body=body, timeout=BULK_TIMEOUT)
 
-    async def _submit_bulk(self, path: str, body: bytes, *, keyed: bool) -> AcceptedMany:
-        return await self._to.ask("POST", path, AcceptedMany, body=body, repeatable=keyed, timeout=120.0)
+    async def _submit_bulk(self, bulk: Any, count: int, *, keyed: bool, kind: Any) -> list[AsyncHandle[Any]]:
+        if not count:
+            return []
+        accepted = await self._to.ask(
+            "POST", "/v1/tasks", AcceptedMany, body=encode(bulk), repeatable=keyed, timeout=BULK_TIMEOUT
+        )
+        return self._handles(accepted.ids, kind)
 
-    def _handles(self, accepted: AcceptedMany, kind: Any = None) -> list[AsyncHandle[Any]]:
-        group = Group(accepted.ids)
-        return [AsyncHandle(self, each, kind=kind, group=group, index=i) for i, each in enumerate(accepted.ids)]
+    def _handles(self, ids: Sequence[str], kind: Any = None) -> list[AsyncHandle[Any]]:
+        group = Group(ids)
+        return [AsyncHandle(self, each, kind=kind, group=group, index=i) for i, each in enumerate(ids)]
 
     # -- asking about tasks
 
@@ -150,7 +156,7 @@ class AsyncClient:
         asked = [str(task_id) for task_id in ids]
         try:
             async with asyncio.timeout(timeout):
-                return [(await handle.wait()) for handle in self._handles(AcceptedMany(asked, len(asked)))]
+                return [(await handle.wait()) for handle in self._handles(asked)]
         except TimeoutError:
             raise TimeoutError(f"not all of {len(asked)} tasks are final after {timeout} s") from None
 

@@ -1,0 +1,58 @@
+"""Functions that tests of the client submit: of a module, as an agent would import them."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime
+from collections.abc import Sequence
+
+import headway
+from headway import task
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int
+
+
+@task
+def add(a: int, b: int = 1) -> int:
+    return a + b
+
+
+@task(attempts=3, execution_cap="30s", labels={"team": "a"})
+def mirrored(point: Point) -> Point:
+    return Point(point.y, point.x)
+
+
+@task
+async def later(day: datetime.date) -> datetime.date:
+    await asyncio.sleep(0)
+    return day + datetime.timedelta(days=1)
+
+
+@task(codec="pickle")
+def unique(items: Sequence[int]) -> set[int]:
+    return set(items)
+
+
+@task
+def broken(text: str) -> None:
+    raise ValueError(f"cannot do {text}")
+
+
+runs: list[int] = []
+
+
+@task(attempts=3)
+def third_time_lucky() -> int:
+    runs.append(headway.current().attempt)
+    if len(runs) < 3:
+        raise RuntimeError("not yet")
+    return len(runs)
+
+
+def plain(number: int) -> int:
+    return number * 2
