@@ -9,6 +9,7 @@ import secrets
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from urllib.parse import quote
 import asyncpg
 import msgspec
 
+from headway.bench import bodies
 from headway.bench.ledger import Ledger
 from headway.errors import Unavailable
 from headway.wire.http import Http
@@ -36,6 +38,7 @@ class Instance:
     http: Http
     roots: list[int]  # processes whose trees are all of it; empty when unknown
     throw_away: bool
+    spawned: float  # when (monotonic) its process was started, or ours reached it
     tenant_tokens: list[str] = field(default_factory=list)
 
     @property
@@ -59,6 +62,19 @@ class Instance:
             made = await self.call("POST", "/v1/keys", {"tenant": name, "role": "tenant"})
             self.tenant_tokens.append(made["token"])
 
+    async def first_task(self) -> float:
+        """Wait for a node, run one task; the seconds since the start of it all."""
+        deadline = time.monotonic() + START_S
+        while not any(node["state"] == "up" for node in await self.call("GET", "/v1/nodes")):
+            if time.monotonic() > deadline:
+                raise Unavailable(f"no node was up after {START_S:.0f} s")
+            await asyncio.sleep(0.02)
+        made = await self.call("POST", "/v1/tasks", {"function": bodies.NOOP, "input": ["first"]})
+        view = await self.call("GET", f"/v1/tasks/{made['id']}?wait=20")
+        if view["state"] != "succeeded":
+            raise Unavailable(f"the first task is {view['state']}: {view.get('error')}")
+        return time.monotonic() - self.spawned
+
     async def hold(self) -> None:
         """Nodes take nothing new: what is submitted becomes backlog."""
         for node in await self.call("GET", "/v1/nodes"):
@@ -72,7 +88,7 @@ class Instance:
 @contextlib.asynccontextmanager
 async def running(url: str, token: str, dsn: str, pids: list[int]) -> AsyncIterator[Instance]:
     """One that runs already; its database is needed too, since only SQL counts."""
-    async with _connected(url, token, dsn, roots=pids, throw_away=False) as instance:
+    async with _connected(url, token, dsn, roots=pids, throw_away=False, spawned=time.monotonic()) as instance:
         yield instance
 
 
@@ -83,13 +99,16 @@ async def throw_away() -> AsyncIterator[Instance]:
         folder = Path(name) / "data"
         command = [sys.executable, "-m", "headway.cli.main", "up", "--port", "0", "--data-dir", str(folder)]
         quiet = ["--log-level", "warning", "-o", "json"]
+        spawned = time.monotonic()
         process = await asyncio.create_subprocess_exec(
             *command, *quiet, stdout=asyncio.subprocess.PIPE, cwd=name, env=_environment(name)
         )
         try:
             url = await _first_line(process)
             token = (folder / "token").read_text().strip()
-            async with _connected(url, token, embedded_dsn(folder), roots=[process.pid], throw_away=True) as instance:
+            dsn = embedded_dsn(folder)
+            roots = [process.pid]
+            async with _connected(url, token, dsn, roots=roots, throw_away=True, spawned=spawned) as instance:
                 yield instance
         finally:
             await _end(process)
@@ -102,11 +121,13 @@ def embedded_dsn(folder: Path) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _connected(url: str, token: str, dsn: str, *, roots: list[int], throw_away: bool) -> AsyncIterator[Instance]:
+async def _connected(
+    url: str, token: str, dsn: str, *, roots: list[int], throw_away: bool, spawned: float
+) -> AsyncIterator[Instance]:
     connection = await asyncpg.connect(dsn)
     http = Http(url, token=token)
     try:
-        yield Instance(url, token, connection, http, roots, throw_away)
+        yield Instance(url, token, connection, http, roots, throw_away, spawned)
     finally:
         await http.close()
         await connection.close()

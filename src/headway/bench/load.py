@@ -76,9 +76,7 @@ class Generator:
         host = urlsplit(plan.url).netloc
         made = [bodies.KINDS[plan.kind](plan.per_request) for _ in range(POOL)]
         whole = [
-            bodies.request(
-                host=host, token=plan.tokens[at % len(plan.tokens)], path="/v1/tasks", body=made[at % len(made)]
-            )
+            bodies.request(host=host, token=plan.tokens[at % len(plan.tokens)], path="/v1/tasks", body=made[at % len(made)])
             for at in range(max(POOL, len(plan.tokens)))
         ]
         self._requests = itertools.cycle(whole)

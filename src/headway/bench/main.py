@@ -15,7 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -50,10 +50,13 @@ def run(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message, hint="headway bench --help")
+
+
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="headway bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = _Parser(prog="headway bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="within 60 s; leaves the backlog of a million out")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--only", choices=list(scenarios.SCENARIOS), action="append", help="one scenario; repeatable")
@@ -75,6 +78,7 @@ async def _measure(options: argparse.Namespace) -> dict[str, Any]:
     async with target as instance:
         await durability.require(instance.connection)
         report: dict[str, Any] = {**KEYS, "version": VERSION, "machine": {}}
+        report["first_task_s"] = round(await instance.first_task(), 2)
         await instance.make_tenants()
         await scenarios.warm_up(instance)
         if options.sustained:

@@ -47,9 +47,7 @@ async def sustained(instance: Instance, seconds: float) -> dict[str, Any]:
     }
 
 
-async def _feed(
-    instance: Instance, generator: companions.Companion, *, base: int, seconds: float
-) -> list[tuple[float, int]]:
+async def _feed(instance: Instance, generator: companions.Companion, *, base: int, seconds: float) -> list[tuple[float, int]]:
     """Keep the backlog between its borders for so long; (time, finishes) all the way."""
     samples: list[tuple[float, int]] = []
     end, going = time.monotonic() + seconds, True
