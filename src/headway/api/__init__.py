@@ -1,0 +1,1 @@
+"""HTTP: routes that call control or read the store. No decisions here."""

@@ -1,0 +1,1 @@
+"""The server's duties, each a run_once(), and what they share."""

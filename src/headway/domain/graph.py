@@ -23,7 +23,7 @@ def check_acyclic(after: Mapping[Key, Sequence[Key]]) -> list[Key]:
 def levels(after: Mapping[Key, Sequence[Key]]) -> dict[Key, int]:
     """Each task's level (C2): height minus depth, where depth is the longest path to a sink; the last to run is the highest."""
     order = check_acyclic(after)
-    depth: dict[Key, int] = {key: 0 for key in order}
+    depth: dict[Key, int] = dict.fromkeys(order, 0)
     for key in reversed(order):
         for upstream in after.get(key, ()):
             depth[upstream] = max(depth[upstream], depth[key] + 1)

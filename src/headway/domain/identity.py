@@ -53,7 +53,7 @@ class Ids:
     sequence: int = PER_MS
 
     def take(self, count: int, now_ms: int) -> list[int]:
-        """`count` ids in rising order, none ever given before. Raises Exhausted and gives none when the reservation is too short."""
+        """`count` ids in rising order, none ever given before; Exhausted (and none given) when the reservation is too short."""
         ms, sequence = self.after_ms, self.sequence
         if now_ms > ms:
             ms, sequence = now_ms, 0

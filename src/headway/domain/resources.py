@@ -56,19 +56,13 @@ class Capacity(msgspec.Struct, frozen=True, omit_defaults=True):
 def missing_labels(need: Resources, labels: dict[str, str]) -> list[str]:
     """The labels `need` asks for that are not among `labels`."""
     return [
-        f"{key}={value}" if value else key
-        for key, value in need.labels
-        if key not in labels or (value and labels[key] != value)
+        f"{key}={value}" if value else key for key, value in need.labels if key not in labels or (value and labels[key] != value)
     ]
 
 
 def shortfall(need: Resources, free: tuple[int, ...]) -> list[str]:
     """The dimensions in which `need` does not fit into `free`."""
-    return [
-        dimension
-        for dimension, asked, there in zip(DIMENSIONS, need.amounts(), free, strict=True)
-        if asked > there
-    ]
+    return [dimension for dimension, asked, there in zip(DIMENSIONS, need.amounts(), free, strict=True) if asked > there]
 
 
 def room(need: Resources, free: tuple[int, ...], *, most: int = 1_000_000) -> int:

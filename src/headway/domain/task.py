@@ -132,10 +132,60 @@ class Edge(msgspec.Struct, frozen=True):
 
 
 KEYWORDS = frozenset(
-    "name labels command executable function image commands args env input resources isolation network secrets volumes "
-    "interpreter checksum requires prepare archives stages category queue attempts retry execution_cap delay_tolerance max_wait "
-    "on_max_wait off_peak preemptible after at schedule timezone start end overlap misfire idempotency_key size notify logger "
-    "subtasks sequence parallel for_each levels defaults parameters workdir codec".split()
+    [
+        "name",
+        "labels",
+        "command",
+        "executable",
+        "function",
+        "image",
+        "commands",
+        "args",
+        "env",
+        "input",
+        "resources",
+        "isolation",
+        "network",
+        "secrets",
+        "volumes",
+        "interpreter",
+        "checksum",
+        "requires",
+        "prepare",
+        "archives",
+        "stages",
+        "category",
+        "queue",
+        "attempts",
+        "retry",
+        "execution_cap",
+        "delay_tolerance",
+        "max_wait",
+        "on_max_wait",
+        "off_peak",
+        "preemptible",
+        "after",
+        "at",
+        "schedule",
+        "timezone",
+        "start",
+        "end",
+        "overlap",
+        "misfire",
+        "idempotency_key",
+        "size",
+        "notify",
+        "logger",
+        "subtasks",
+        "sequence",
+        "parallel",
+        "for_each",
+        "levels",
+        "defaults",
+        "parameters",
+        "workdir",
+        "codec",
+    ]
 )
 SUPPORTED = frozenset(TaskSpec.__struct_fields__)
 NOT_YET = KEYWORDS - SUPPORTED
@@ -179,9 +229,13 @@ def define(spec: TaskSpec, tiers: dict[str, Resources] = TIERS) -> Definition:
     tolerance, category = _tolerance(spec)
     cap = units.seconds(spec.execution_cap, "execution_cap")
     if not 0 < cap <= MAX_CAP_S:
-        raise InvalidInput(f"execution_cap: {spec.execution_cap!r} is out of range", field="execution_cap", hint="above 0, at most 24h")
+        raise InvalidInput(
+            f"execution_cap: {spec.execution_cap!r} is out of range", field="execution_cap", hint="above 0, at most 24h"
+        )
     if not 1 <= spec.attempts <= MAX_ATTEMPTS:
-        raise InvalidInput(f"attempts: {spec.attempts} is out of range", field="attempts", hint=f"1 to {MAX_ATTEMPTS}, the first run included")
+        raise InvalidInput(
+            f"attempts: {spec.attempts} is out of range", field="attempts", hint=f"1 to {MAX_ATTEMPTS}, the first run included"
+        )
     resources, tier = resolve(spec.resources, tiers)
     return Definition(
         name=_default_name(spec, command),
@@ -226,9 +280,9 @@ def resolve(asked: str | ResourcesSpec, tiers: dict[str, Resources]) -> tuple[Re
     ), asked.tier or ""
 
 
-def edges(spec: TaskSpec) -> tuple[Edge, ...]:
-    """The dependencies of a spec, each with its kind."""
-    asked = spec.after if isinstance(spec.after, list) else [spec.after]
+def edges(after: list[str | int | AfterSpec] | str | int) -> tuple[Edge, ...]:
+    """The dependencies behind an `after`, each with its kind."""
+    asked = after if isinstance(after, list) else [after]
     found = []
     for item in asked:
         if isinstance(item, AfterSpec):
@@ -257,7 +311,11 @@ def check_labels(labels: dict[str, str], field: str = "labels") -> None:
     for key, value in labels.items():
         check_name(key, f"{field}.{key[:40]}")
         if len(value) > NAME_LIMIT or _CONTROL.search(value):
-            raise InvalidInput(f"{field}.{key}: the value is not valid", field=f"{field}.{key}", hint="at most 200 characters, no control characters")
+            raise InvalidInput(
+                f"{field}.{key}: the value is not valid",
+                field=f"{field}.{key}",
+                hint="at most 200 characters, no control characters",
+            )
 
 
 def check_key(key: str) -> None:
@@ -310,10 +368,7 @@ def _command(spec: TaskSpec) -> tuple[str, ...]:
 def _default_name(spec: TaskSpec, command: tuple[str, ...]) -> str:
     if spec.function:
         return spec.function.partition(":")[2]
-    if isinstance(spec.command, str):
-        first = spec.command.split()[0]
-    else:
-        first = spec.executable or command[0]
+    first = spec.command.split()[0] if isinstance(spec.command, str) else spec.executable or command[0]
     return _CONTROL.sub("?", first.rstrip("/").rpartition("/")[2] or first)[:NAME_LIMIT] or "task"
 
 

@@ -102,6 +102,7 @@ class Exchange(msgspec.Struct, omit_defaults=True):
     progress: list[Progress] = []
     unknown_definitions: list[int] = []  # orders came whose definition I do not have
     draining: bool = False
+    now_ms: int = 0  # my clock when I sent this: the server moves my times onto the database's clock
 
 
 class Order(msgspec.Struct, array_like=True):

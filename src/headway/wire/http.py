@@ -29,8 +29,10 @@ from headway.wire import PROTOCOL, PROTOCOL_HEADER
 IDLE_S = 30.0  # longer unused, a connection may have been dropped silently on the way
 STREAM_BUFFER = 256 * 1024  # bytes of a stream that nobody has read yet; above it the peer is slowed down
 IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS"})
-_UNSAFE = re.compile(r"[\x00-\x20\x7f-\U0010ffff]")  # would let a path write headers of its own
-_UNSAFE_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\u0100-\U0010ffff]")
+# What would let a path or a value write headers of its own. Said by what is allowed: the other way round, sets that reach
+# to the end of Unicode, takes 13 ms to compile.
+_UNSAFE = re.compile(r"[^\x21-\x7e]")
+_UNSAFE_VALUE = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
 
 
 class NotSent(ConnectionError):

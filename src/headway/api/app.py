@@ -1,0 +1,34 @@
+"""The HTTP application: a list of routes."""
+
+from __future__ import annotations
+
+from litestar import Litestar, get
+from litestar.datastructures import State
+from litestar.exceptions import HTTPException
+from litestar.response import Response
+
+from headway.api import dead, events, nodes, openapi, overview, problems, tasks, trees
+from headway.api.request import Http
+from headway.control.core import Core
+from headway.errors import HeadwayError
+
+ROUTES = [*tasks.ROUTES, *trees.ROUTES, *nodes.ROUTES, *dead.ROUTES, *events.ROUTES, *overview.ROUTES]
+
+
+@get("/openapi.json")
+async def openapi_json(request: Http) -> Response[bytes]:
+    return Response(openapi.document_bytes(), media_type="application/json")
+
+
+def create_app(core: Core) -> Litestar:
+    return Litestar(
+        route_handlers=[*ROUTES, openapi_json],
+        state=State({"core": core}),
+        openapi_config=None,
+        request_max_body_size=core.settings.max_body,
+        exception_handlers={
+            HeadwayError: problems.on_headway_error,
+            HTTPException: problems.on_http_error,
+            Exception: problems.on_unexpected,
+        },
+    )

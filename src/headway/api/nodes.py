@@ -1,0 +1,116 @@
+"""/v1/nodes: agents register and exchange; people look and drain."""
+
+from __future__ import annotations
+
+import msgspec
+from litestar import Response, get, post
+
+from headway.api.render import allocated_view
+from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_of, decode_body
+from headway.control.core import Core
+from headway.control.fleet import Node
+from headway.errors import InvalidInput, NotFound
+from headway.store.queries import query
+from headway.wire.exchange import MSGPACK, Exchange, Orders, Register, decode_exchange, encode_msgpack
+from headway.wire.views import NodeView
+
+_ALLOCATED = query("task.allocated")
+_DRAIN = query("node.set_drain")
+_encode_json = msgspec.json.Encoder().encode
+
+
+@post("/v1/nodes", status_code=201)
+async def register(request: Http) -> Response[bytes]:
+    """An agent announces its machine."""
+    await caller_of(request, "agent", "admin")
+    return answer(await core_of(request).exchanges.register(await body_of(request, Register)), 201)
+
+
+@post("/v1/nodes/{node:int}/exchange", status_code=200)
+async def exchange(request: Http, node: int) -> Response[bytes]:
+    """The one call of an agent; JSON or MessagePack, answered in kind."""
+    await caller_of(request, "agent", "admin")
+    if not 0 <= node < 2**31:
+        raise NotFound(f"there is no node {node}")
+    body = await request.body()
+    if request.headers.get("content-type") == MSGPACK:
+        try:
+            said = decode_exchange(body)
+        except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+            raise InvalidInput(f"the exchange is not valid: {error}") from None
+        return Response(encode_msgpack(await core_of(request).exchanges.exchange(node, said)), media_type=MSGPACK, status_code=200)
+    reply: Orders = await core_of(request).exchanges.exchange(node, decode_body(body, Exchange))
+    return answer(reply)
+
+
+@get("/v1/nodes")
+async def list_nodes(request: Http) -> Response[bytes]:
+    await caller_of(request, *PEOPLE)
+    return answer(await views(core_of(request)))
+
+
+@get("/v1/nodes/{name:str}")
+async def show_node(request: Http, name: str) -> Response[bytes]:
+    await caller_of(request, *PEOPLE)
+    core = core_of(request)
+    node = _find(core, name)
+    return answer(next(view for view in await views(core) if view.id == node.id))
+
+
+@post("/v1/nodes/{name:str}/drain", status_code=200)
+async def drain(request: Http, name: str) -> Response[bytes]:
+    """Takes nothing new; what runs goes on to its end."""
+    return await _set_drain(request, name, True)
+
+
+@post("/v1/nodes/{name:str}/undrain", status_code=200)
+async def undrain(request: Http, name: str) -> Response[bytes]:
+    return await _set_drain(request, name, False)
+
+
+async def _set_drain(request: Http, name: str, value: bool) -> Response[bytes]:
+    await caller_of(request, "admin")
+    core = core_of(request)
+    node = _find(core, name)
+    async with core.database.hot() as connection:
+        await connection.execute(_DRAIN, node.id, value)
+    await core.exchanges.refresh_fleet()
+    return answer(next(view for view in await views(core) if view.id == node.id))
+
+
+def _find(core: Core, name: str) -> Node:
+    node = core.fleet.by_name(name)
+    if node is None:
+        raise NotFound(f"there is no node {name[:60]!r}", hint="see `headway node ls`")
+    return node
+
+
+async def views(core: Core) -> list[NodeView]:
+    """All nodes with what they hold."""
+    await core.fleet.refresh()
+    async with core.database.hot() as connection:
+        rows = await connection.fetch(_ALLOCATED, None)
+    await core.definitions.load_shapes(row["shape"] for row in rows)
+    held: dict[int, dict[int, int]] = {}
+    for row in rows:
+        held.setdefault(row["node"], {})[row["shape"]] = row["count"]
+    return [
+        NodeView(
+            id=node.id,
+            name=node.name,
+            state=node.word,
+            cpus=node.capacity.cpus_milli / 1000,
+            memory=node.capacity.memory,
+            disk=node.capacity.disk,
+            labels=node.capacity.labels,
+            running=sum(held.get(node.id, {}).values()),
+            allocated=allocated_view(held.get(node.id, {}), core.definitions),
+            seen_at=node.seen_at,
+            version=node.version,
+            region=node.region,
+        )
+        for node in core.fleet.nodes.values()
+    ]
+
+
+ROUTES = [register, exchange, list_nodes, show_node, drain, undrain]

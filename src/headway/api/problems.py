@@ -1,0 +1,93 @@
+"""Errors as RFC 9457 problem documents. The only place that knows HTTP statuses; a test holds the map total."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import HTTPException
+
+from headway import telemetry
+from headway.errors import HeadwayError
+from headway.wire.views import Problem
+
+STATUS: dict[str, int] = {
+    "internal": 500,
+    "invalid_input": 400,
+    "unknown_field": 400,
+    "cyclic_graph": 400,
+    "too_large": 413,
+    "unsatisfiable_resources": 422,
+    "idempotency_conflict": 409,
+    "limit_exceeded": 429,
+    "not_found": 404,
+    "conflict": 409,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "version_mismatch": 426,
+    "unavailable": 503,
+    "config": 500,
+    "database_in_use": 500,
+    "stale_epoch": 503,
+    "task_failed": 500,
+}
+_HTTP_CODES = {
+    400: "invalid_input",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "too_large",
+}
+MEDIA_TYPE = "application/problem+json"
+
+
+def problem_of(error: HeadwayError) -> Problem:
+    """The document behind one of our errors."""
+    return Problem(
+        type=f"https://headway.invalid/problems/{error.code}",
+        title=error.title,
+        status=STATUS[error.code],
+        code=error.code,
+        detail=error.detail,
+        hint=error.hint,
+        field=error.extra.get("field"),
+        retry_after=error.extra.get("retry_after"),
+    )
+
+
+def respond(problem: Problem, extra: dict[str, Any] | None = None) -> Response[bytes]:
+    headers = {}
+    if problem.retry_after is not None:
+        headers["retry-after"] = str(max(1, round(problem.retry_after)))
+    if problem.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    body = {**msgspec.to_builtins(problem), **(extra or {})}
+    return Response(msgspec.json.encode(body), status_code=problem.status, media_type=MEDIA_TYPE, headers=headers)
+
+
+def on_headway_error(_request: Request[Any, Any, Any], error: HeadwayError) -> Response[bytes]:
+    telemetry.rejected(error.code)
+    known = {"field", "retry_after"}
+    return respond(problem_of(error), {k: v for k, v in error.extra.items() if k not in known})
+
+
+def on_http_error(_request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+    """What the framework found: no such route, a wrong method, a query parameter of the wrong type."""
+    code = _HTTP_CODES.get(error.status_code, "invalid_input" if error.status_code < 500 else "internal")
+    telemetry.rejected(code)
+    detail = str(error.detail)
+    extra = getattr(error, "extra", None)
+    if isinstance(extra, list) and extra and isinstance(extra[0], dict):
+        detail = "; ".join(f"{item.get('key', '')}: {item.get('message', '')}" for item in extra)
+    kind = f"https://headway.invalid/problems/{code}"
+    response = respond(Problem(kind, code.replace("_", " ").capitalize(), error.status_code, code, detail))
+    for name, value in (error.headers or {}).items():
+        response.headers[name] = value
+    return response
+
+
+def on_unexpected(_request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    telemetry.log("request.failed", level="error", error=repr(error), exc_info=error)
+    return respond(problem_of(HeadwayError("something went wrong inside Headway", hint="the server's log has the details")))

@@ -1,0 +1,67 @@
+"""What every route needs of a request: who calls, the core, decoded bodies, ids."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+from litestar import Request, Response
+
+from headway import wire
+from headway.control.access import Caller
+from headway.control.core import Core
+from headway.domain.identity import MAX_ID
+from headway.domain.task import decode_error
+from headway.errors import InvalidInput, NotFound, VersionMismatch
+
+Http = Request[Any, Any, Any]
+Body = TypeVar("Body")
+
+
+def core_of(request: Http) -> Core:
+    core: Core = request.app.state.core
+    return core
+
+
+async def caller_of(request: Http, *roles: str) -> Caller:
+    """The caller, checked for its protocol and, if any are given, its role."""
+    spoken = request.headers.get(wire.PROTOCOL_HEADER)
+    if spoken is not None and spoken != str(wire.PROTOCOL):
+        raise VersionMismatch(
+            f"the caller speaks protocol {spoken[:20]}, this server {wire.PROTOCOL}", hint="use the same version of Headway on both sides"
+        )
+    caller = await core_of(request).access.caller(request.headers.get("authorization"))
+    if roles:
+        caller.need(*roles)
+    return caller
+
+
+PEOPLE = ("admin", "tenant")
+
+
+async def body_of(request: Http, kind: type[Body]) -> Body:
+    """The JSON body as a struct, with our errors."""
+    return decode_body(await request.body() or b"{}", kind)
+
+
+def decode_body(body: bytes, kind: type[Body]) -> Body:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise decode_error(error, getattr(kind, "__struct_fields__", ())) from None
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
+    except RecursionError:
+        raise InvalidInput("the body is nested too deeply") from None
+
+
+def id_of(text: str | int, what: str = "task") -> int:
+    """A path or body id; what is not a possible id is simply not found."""
+    value = int(text) if isinstance(text, int) or (text.isascii() and text.isdigit() and len(text) < 20) else -1
+    if not 0 < value <= MAX_ID:
+        raise NotFound(f"there is no {what} {str(text)[:40]!r}")
+    return value
+
+
+def answer(value: Any, status: int = 200) -> Response[bytes]:
+    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")

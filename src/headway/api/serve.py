@@ -1,0 +1,83 @@
+"""`headway server`: the API and the duties in one process, until SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+
+from headway import telemetry
+from headway.api.app import create_app
+from headway.config import Settings
+from headway.control.core import Core
+from headway.errors import ConfigError
+from headway.store.migrate import migrate
+
+GRACE_S = 5  # open requests may finish for so long
+
+
+async def serve(settings: Settings, *, ready: Callable[[str], None] | None = None) -> None:
+    """Run until SIGTERM or SIGINT, or until cancelled."""
+    if settings.database is None:
+        raise ConfigError("no database is set", hint="give --database URL, or use `headway up`, which brings its own")
+    telemetry.configure(log_format=settings.log_format, log_level=settings.log_level)
+    await migrate(settings.database)
+    core = Core(settings, settings.database, holder=f"{socket.gethostname()}-{secrets.token_hex(4)}")
+    sock = _listen(settings)
+    core.url = f"{'https' if settings.tls_cert else 'http'}://{settings.host}:{sock.getsockname()[1]}"
+    await core.start()
+    await _accept_tokens(core, settings)
+    server = _Server(
+        uvicorn.Config(
+            create_app(core), http="httptools", loop="none", lifespan="off", access_log=False, log_config=None,
+            ssl_certfile=settings.tls_cert, ssl_keyfile=settings.tls_key, timeout_graceful_shutdown=GRACE_S, backlog=2048,
+            timeout_keep_alive=75, server_header=False, date_header=False,
+        )  # fmt: skip
+    )
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.end)
+    try:
+        if ready is not None:
+            ready(core.url)
+        await server.serve(sockets=[sock])
+    finally:
+        await core.stop()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handlers: ours also serve `up`, which ends the agent first."""
+
+    def end(self) -> None:
+        self.should_exit = True
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._serve(sockets)
+
+
+def _listen(settings: Settings) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((settings.host, settings.port))
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}", hint="choose another with --port (0 takes a free one)"
+        ) from None
+    return sock
+
+
+async def _accept_tokens(core: Core, settings: Settings) -> None:
+    """The tokens of the data folder, and the one in the settings, work here."""
+    for file, role in (("token", "admin"), ("agent-token", "agent")):
+        path = Path(settings.data_dir) / file
+        if path.is_file():
+            await core.access.add(path.read_text().strip(), role, name=f"{file} file")
+    if settings.token:
+        await core.access.add(settings.token, "admin", name="settings")

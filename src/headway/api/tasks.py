@@ -1,0 +1,213 @@
+"""/v1/tasks: submit, look up, list, wait, cancel, retry, logs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from litestar import Response, get, post
+from litestar.response import Stream
+
+from headway.api.query import filter_of, seconds_of
+from headway.api.render import attempt_view, task_view
+from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_of, id_of
+from headway.control.core import Core
+from headway.domain.lifecycle import State
+from headway.domain.task import check_key
+from headway.errors import Conflict, InvalidInput, NotFound
+from headway.store.copy import to_datetime
+from headway.store.listing import page
+from headway.store.queries import query
+from headway.wire.views import Accepted, AcceptedMany, AttemptView, LogLine, Page, TaskView
+
+_ONE = query("read.one")
+_ATTEMPTS = query("read.attempts")
+_OUTPUT = query("output.read")
+LONGEST_WAIT_S = 60.0
+STREAMS = {1: "stdout", 2: "stderr"}
+
+
+class WaitFor(msgspec.Struct, forbid_unknown_fields=True):
+    """Wait until at least one of these is final."""
+
+    ids: list[str | int]
+    timeout: float = 30.0
+
+
+class Waited(msgspec.Struct):
+    done: list[TaskView]
+    pending: list[str]
+
+
+class Edit(msgspec.Struct, forbid_unknown_fields=True):
+    """Fields of the task to change before it runs again."""
+
+    edit: dict[str, Any] = {}
+
+
+@post("/v1/tasks", status_code=201)
+async def submit(request: Http) -> Response[bytes]:
+    """One task, a list, NDJSON, or one task over many inputs; all or nothing, durable when answered."""
+    caller = await caller_of(request, *PEOPLE)
+    core = core_of(request)
+    key = request.headers.get("idempotency-key")
+    if key is not None:
+        check_key(key)
+    kind = request.headers.get("content-type", "")
+    drafts, single = await core.drafts.read(caller.tenant, await request.body(), ndjson="ndjson" in kind, key=key)
+    if key is not None and not single:
+        raise InvalidInput("the header Idempotency-Key goes with one task", hint="give each task of a bulk its own idempotency_key")
+    receipt = await core.admission.submit(caller.tenant, drafts)
+    if not single:
+        return answer(AcceptedMany([str(i) for i in receipt.ids], len(receipt.ids)), 201)
+    if not receipt.created[0]:
+        row = await one(core, receipt.ids[0], caller.scope)
+        return answer(Accepted(str(receipt.ids[0]), State(row["state"]).word, row["start_by"], created=False), 200)
+    return answer(Accepted(str(receipt.ids[0]), State(receipt.state).word, to_datetime(receipt.start_by_us)), 201)
+
+
+@get("/v1/tasks")
+async def list_tasks(request: Http) -> Response[bytes]:
+    caller = await caller_of(request, *PEOPLE)
+    core = core_of(request)
+    wanted = filter_of(request, core, caller.scope)
+    async with core.database.cold() as connection:
+        rows = await page(connection, wanted)
+    following = str(rows[-1]["id"]) if len(rows) == wanted.limit else None
+    return answer(Page([task_view(row) for row in rows], following))
+
+
+@get("/v1/tasks/{task_id:str}")
+async def show(request: Http, task_id: str) -> Response[bytes]:
+    """One task with input and result; `wait` holds the answer until it is final or the time is over."""
+    caller = await caller_of(request, *PEOPLE)
+    core, task = core_of(request), id_of(task_id)
+    row = await one(core, task, caller.scope)
+    wait = min(seconds_of(request, "wait", 0.0), LONGEST_WAIT_S)
+    if wait > 0 and not State(row["state"]).final:
+        await core.waiting.any_final([task], caller.scope, wait)
+        row = await one(core, task, caller.scope)
+    return answer(task_view(row, whole=True))
+
+
+@post("/v1/tasks/wait", status_code=200)
+async def wait_for(request: Http) -> Response[bytes]:
+    caller = await caller_of(request, *PEOPLE)
+    core = core_of(request)
+    asked = await body_of(request, WaitFor)
+    ids = list(dict.fromkeys(id_of(i) for i in asked.ids))
+    if not 0 < len(ids) <= 10_000:
+        raise InvalidInput(f"ids: {len(ids)} are given", field="ids", hint="1 to 10,000")
+    done = await core.waiting.any_final(ids, caller.scope, min(max(asked.timeout, 0.0), LONGEST_WAIT_S))
+    async with core.database.cold() as connection:
+        rows = await connection.fetch(_ONE, done, caller.scope) if done else []
+    final = set(done)
+    return answer(Waited([task_view(row, whole=True) for row in rows], [str(i) for i in ids if i not in final]))
+
+
+@get("/v1/tasks/{task_id:str}/attempts")
+async def attempts(request: Http, task_id: str) -> Response[bytes]:
+    """Every attempt, the current or last one included."""
+    caller = await caller_of(request, *PEOPLE)
+    core, task = core_of(request), id_of(task_id)
+    row = await one(core, task, caller.scope)
+    async with core.database.cold() as connection:
+        earlier = await connection.fetch(_ATTEMPTS, task)
+    nodes = {node.id: node.name for node in core.fleet.nodes.values()}
+    views: list[AttemptView] = [attempt_view(r, nodes) for r in earlier]
+    if row["attempt"] > 0 and row["leased_at"] is not None:
+        views.append(attempt_view(row, nodes))
+    return answer(views)
+
+
+@post("/v1/tasks/{task_id:str}/cancel", status_code=200)
+async def cancel(request: Http, task_id: str) -> Response[bytes]:
+    """Ends a waiting task at once; a running one is told, and ends with all its processes."""
+    caller = await caller_of(request, *PEOPLE)
+    core, task = core_of(request), id_of(task_id)
+    row = await one(core, task, caller.scope)
+    if not State(row["state"]).final:
+        await core.actions.cancel([task])
+        row = await one(core, task, caller.scope)
+    elif State(row["state"]) is not State.CANCELLED:
+        raise Conflict(f"task {task} has {State(row['state']).word} already")
+    return answer(task_view(row))
+
+
+@post("/v1/tasks/{task_id:str}/retry", status_code=200)
+async def retry(request: Http, task_id: str) -> Response[bytes]:
+    """Sends a dead letter again, changed if asked."""
+    caller = await caller_of(request, *PEOPLE)
+    core, task = core_of(request), id_of(task_id)
+    asked = await body_of(request, Edit)
+    row = await one(core, task, caller.scope)
+    if State(row["state"]) is not State.FAILED or not await core.actions.revive([task], caller.scope, asked.edit):
+        raise Conflict(f"task {task} is {State(row['state']).word}: only a failed task can be sent again", hint="submit it anew")
+    return answer(task_view(await one(core, task, caller.scope)))
+
+
+@get("/v1/tasks/{task_id:str}/logs")
+async def logs(request: Http, task_id: str) -> Response[bytes] | Stream:
+    """stdout and stderr as NDJSON of LogLine; `follow=1` streams until the task ends, `raw=1` gives the bytes."""
+    caller = await caller_of(request, *PEOPLE)
+    core, task = core_of(request), id_of(task_id)
+    await one(core, task, caller.scope)
+    stream = request.query_params.get("stream")
+    if stream not in (None, "stdout", "stderr"):
+        raise InvalidInput(f"stream: {stream[:20]!r} is unknown", field="stream", hint="stdout or stderr")
+    number = {"stdout": 1, "stderr": 2}.get(stream or "")
+    attempt = request.query_params.get("attempt")
+    if attempt is not None and not (attempt.isascii() and attempt.isdigit() and len(attempt) < 9):
+        raise InvalidInput(f"attempt: {attempt[:20]!r} is not a number", field="attempt")
+    raw = request.query_params.get("raw") in ("1", "true")
+    follow = request.query_params.get("follow") in ("1", "true")
+    pieces = read_output(core, task, caller.scope, int(attempt) if attempt else None, number, follow=follow)
+    kind = "application/octet-stream" if raw else "application/x-ndjson"
+    return Stream(_raw(pieces) if raw else _lines(pieces), media_type=kind)
+
+
+async def read_output(
+    core: Core, task: int, tenant: int | None, attempt: int | None, stream: int | None, *, follow: bool
+) -> AsyncIterator[list[Any]]:
+    """Pieces of output in order; following ends once the task is final and everything was read."""
+    at = (0, -1)
+    while True:
+        final = not follow or State((await one(core, task, tenant))["state"]).final
+        async with core.database.cold() as connection:
+            rows = await connection.fetch(_OUTPUT, task, *at, attempt, stream, 500)
+        if rows:
+            at = (rows[-1]["attempt"], rows[-1]["sequence"])
+            yield rows
+        elif final:
+            return
+        else:
+            yield []
+            began = time.monotonic()
+            await core.waiting.any_final([task], tenant, 0.25)
+            await asyncio.sleep(max(0.0, 0.05 - (time.monotonic() - began)))
+
+
+async def _raw(pieces: AsyncIterator[list[Any]]) -> AsyncIterator[bytes]:
+    async for rows in pieces:
+        yield b"".join(row["data"] for row in rows)
+
+
+async def _lines(pieces: AsyncIterator[list[Any]]) -> AsyncIterator[bytes]:
+    async for rows in pieces:
+        lines = [LogLine(r["attempt"], STREAMS[r["stream"]], r["at"], r["data"].decode(errors="replace")) for r in rows]
+        yield b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+
+
+async def one(core: Core, task: int, tenant: int | None) -> Any:
+    """The row of a task the caller may see."""
+    async with core.database.cold() as connection:
+        row = await connection.fetchrow(_ONE, [task], tenant)
+    if row is None:
+        raise NotFound(f"there is no task {task}")
+    return row
+
+
+ROUTES = [submit, list_tasks, show, wait_for, attempts, cancel, retry, logs]

@@ -1,0 +1,75 @@
+"""Who calls: a bearer token, a role, a tenant (A7). Only hashes of tokens are stored."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, field
+
+from headway.errors import Forbidden, Unauthorized
+from headway.store.database import Database
+from headway.store.queries import query
+
+KEPT_S = 5.0  # a revoked token works for at most this long
+_FIND = query("token.find")
+_ADD = query("token.add")
+_TENANT = query("token.add_tenant")
+
+DEFAULT_TENANT = 1
+
+
+@dataclass(frozen=True)
+class Caller:
+    role: str  # admin | tenant | agent
+    tenant: int  # where its submissions go
+    tenant_name: str
+
+    @property
+    def scope(self) -> int | None:
+        """The tenant whose rows it may see; None = all."""
+        return None if self.role == "admin" else self.tenant
+
+    def need(self, *roles: str) -> None:
+        if self.role not in roles:
+            raise Forbidden(f"this needs the role {' or '.join(roles)}, the token has {self.role}")
+
+
+def hash_of(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+@dataclass
+class Access:
+    database: Database
+    _known: dict[str, tuple[float, Caller]] = field(default_factory=dict)
+
+    async def caller(self, authorization: str | None) -> Caller:
+        """The caller behind an Authorization header."""
+        kind, _, token = (authorization or "").partition(" ")
+        if kind.lower() != "bearer" or not token:
+            raise Unauthorized("no token", hint="send `Authorization: Bearer TOKEN`; `headway up` keeps one in its data folder")
+        known = self._known.get(token)
+        if known is not None and time.monotonic() - known[0] < KEPT_S:
+            return known[1]
+        async with self.database.cold() as connection:
+            row = await connection.fetchrow(_FIND, hash_of(token))
+        if row is None:
+            self._known.pop(token, None)
+            raise Unauthorized("the token is not known, or was revoked")
+        caller = Caller(row["role"], row["tenant"] or DEFAULT_TENANT, row["tenant_name"] or "default")
+        if len(self._known) > 10_000:
+            self._known.clear()
+        self._known[token] = (time.monotonic(), caller)
+        return caller
+
+    async def add(self, token: str, role: str, *, tenant: int | None = None, name: str = "") -> None:
+        """Make a token known; knowing it already is fine."""
+        async with self.database.cold() as connection:
+            await connection.execute(_ADD, hash_of(token), role, tenant, name)
+
+    async def add_tenant(self, name: str) -> tuple[int, bool]:
+        async with self.database.cold() as connection:
+            row = None
+            while row is None:
+                row = await connection.fetchrow(_TENANT, name)
+        return row["id"], row["created"]

@@ -1,0 +1,139 @@
+"""What people do to tasks: cancel, send dead letters again, purge (H7 F4)."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from headway.control.bus import Bus
+from headway.control.definitions import Definitions, Interned
+from headway.control.fleet import Fleet
+from headway.control.settle import Effects, end_waiting, settle, tell
+from headway.domain.lifecycle import State
+from headway.domain.task import Definition, ResourcesSpec, RetrySpec, TaskSpec, decode_error, define
+from headway.errors import InvalidInput
+from headway.store.database import Connection, Database
+from headway.store.queries import query
+from headway.wire.exchange import ErrorInfo
+
+CHUNK = 1_000
+_CANCEL_WAITING = query("task.cancel_waiting")
+_WISH = query("task.wish_cancel")
+_REVIVE = query("task.revive")
+_DEAD_IDS = query("read.dead_ids")
+_DEAD_ROWS = query("read.dead_rows")
+_PURGE = query("read.purge")
+
+
+@dataclass
+class Actions:
+    database: Database
+    definitions: Definitions
+    fleet: Fleet
+    bus: Bus
+
+    async def cancel(self, ids: list[int]) -> None:
+        """Waiting tasks end at once; those on a node get a wish, and end when their node reports it."""
+        for start in range(0, len(ids), CHUNK):
+            chunk = ids[start : start + CHUNK]
+            effects, wishes = await self.database.transact(functools.partial(_cancel, ids=chunk))
+            tell(self.bus, effects)
+            self.bus.cancel(wishes)
+
+    async def dead_ids(self, tenant: int | None, *, ids: list[int] | None, fingerprint: str | None, name: str | None) -> list[int]:
+        async with self.database.cold() as connection:
+            return [row["id"] for row in await connection.fetch(_DEAD_IDS, tenant, ids, fingerprint, name, 1_000_000)]
+
+    async def revive(self, ids: list[int], tenant: int | None, edit: dict[str, Any] | None) -> list[int]:
+        """Send dead letters again, with fields changed if asked; returns those that were."""
+        revived: list[int] = []
+        for start in range(0, len(ids), CHUNK):
+            revived += await self._revive(ids[start : start + CHUNK], tenant, edit or {})
+        return revived
+
+    async def _revive(self, ids: list[int], tenant: int | None, edit: dict[str, Any]) -> list[int]:
+        async with self.database.cold() as connection:
+            rows = [dict(r) for r in await connection.fetch(_DEAD_ROWS, ids, tenant)]
+        known = await self.definitions.load(row["definition"] for row in rows)
+        new_input = msgspec.json.encode(edit["input"]) if "input" in edit else None
+        changes = {key: value for key, value in edit.items() if key != "input"}
+        edited: dict[int, Interned] = {}
+        for row in rows:
+            old = known[row["definition"]]
+            if row["definition"] not in edited:
+                edited[row["definition"]] = (
+                    await self.definitions.intern(row["tenant"], edit_definition(old.definition, changes)) if changes else old
+                )
+        self.fleet.check_satisfiable(edited.values())
+        effects = Effects()
+        new = [edited[row["definition"]] for row in rows]
+
+        async def work(connection: Connection) -> list[Any]:
+            back: list[Any] = await connection.fetch(
+                _REVIVE, [row["id"] for row in rows], [n.id for n in new], [n.shape for n in new], [n.definition.cap_ms for n in new],
+                [n.definition.tolerance_ms for n in new], [n.definition.category for n in new], new_input,
+            )  # fmt: skip
+            return back
+
+        back = await self.database.transact(work)
+        effects.now_ready(back)
+        tell(self.bus, effects)
+        return [row["id"] for row in back]
+
+    async def purge(self, ids: list[int], tenant: int | None) -> list[int]:
+        async with self.database.hot() as connection:
+            return [row["id"] for row in await connection.fetch(_PURGE, ids, tenant)]
+
+
+async def _cancel(connection: Connection, ids: list[int]) -> tuple[Effects, list[tuple[int, int, int]]]:
+    effects = Effects()
+    waiting = [row["id"] for row in await connection.fetch(_CANCEL_WAITING, ids)]
+    reason = ErrorInfo("Cancelled", "cancelled before it began")
+    waited_for = await end_waiting(connection, waiting, State.CANCELLED, [reason] * len(waiting), effects)
+    await settle(connection, waited_for, effects)
+    held = await connection.fetch(_WISH, ids)
+    return effects, [(row["node"], row["id"], row["attempt"]) for row in held]
+
+
+def edit_definition(old: Definition, changes: dict[str, Any]) -> Definition:
+    """The definition with some of a task's fields changed, checked like a new one."""
+    allowed = set(TaskSpec.__struct_fields__) - {"input", "after", "at", "idempotency_key", "name", "labels", "size"}
+    for field in changes:
+        if field not in allowed:
+            raise InvalidInput(
+                f"edit: {field!r} cannot be changed on a dead letter",
+                field=f"edit.{field}",
+                hint=f"one of {', '.join(sorted(allowed))}",
+            )
+    try:
+        merged = msgspec.convert({**msgspec.to_builtins(as_spec(old)), **changes}, TaskSpec)
+    except msgspec.ValidationError as error:
+        raise decode_error(error) from None
+    return define(merged)
+
+
+def as_spec(old: Definition) -> TaskSpec:
+    """A definition as a user would write it."""
+    need, retry = old.resources, old.retry
+    return TaskSpec(
+        command=list(old.command) or None,
+        executable=old.executable or None,
+        function=old.function or None,
+        args=list(old.args),
+        env=dict(old.env),
+        workdir=old.workdir or None,
+        codec=old.codec,
+        interpreter=old.interpreter or None,
+        resources=old.tier
+        or ResourcesSpec(
+            None, need.cpus_milli / 1000, need.memory, need.disk, need.iops, need.bandwidth, need.ports, dict(need.labels)
+        ),
+        category=old.category.name.lower(),
+        attempts=old.attempts,
+        retry=RetrySpec(retry.interval_ms / 1000, retry.backoff, retry.max_ms / 1000, retry.jitter, retry.node_losses),
+        execution_cap=old.cap_ms / 1000,
+        delay_tolerance=old.tolerance_ms / 1000,
+    )

@@ -1,0 +1,133 @@
+"""Admission: many requests, one COPY, acknowledged after the commit (A1 A2 A5 A6).
+
+Requests queue up while a batch is being committed; the next batch takes all of them. A batch that PostgreSQL refuses is tried
+again request by request, so that one bad request never fails its neighbours. A client that hangs up does not cancel a batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import asyncpg
+
+from headway import telemetry
+from headway.control.batch import Batch, Request, store_batch
+from headway.control.bus import Bus
+from headway.control.clock import Clock
+from headway.control.draft import Draft
+from headway.control.fleet import Fleet
+from headway.control.identity import IdSource
+from headway.errors import HeadwayError, Unavailable
+from headway.store.database import GONE, Database
+from headway.store.queries import query
+
+BATCH_TASKS = 5_000  # enough to amortise a commit, small enough to keep its latency in milliseconds
+_FIND = query("read.exists")
+
+
+@dataclass
+class Receipt:
+    """What a submitter is told: the ids in the order of the request."""
+
+    ids: list[int]
+    created: list[bool]
+    state: int
+    start_by_us: int
+    tree: int | None = None
+
+
+@dataclass
+class Admission:
+    """The queue in front of the store, bounded in bytes."""
+
+    database: Database
+    clock: Clock
+    ids: IdSource
+    fleet: Fleet
+    bus: Bus
+    queue_bytes: int
+    _waiting: list[Request] = field(default_factory=list)
+    _bytes: int = 0
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def submit(self, tenant: int, drafts: Sequence[Draft], *, tree: str | None = None) -> Receipt:
+        """Store the drafts, all or nothing, and return once they are durable."""
+        self.fleet.check_satisfiable(draft.interned for draft in drafts)
+        weight = sum(draft.weight() for draft in drafts)
+        if self._bytes and self._bytes + weight > self.queue_bytes:
+            raise Unavailable("too many submissions are waiting for the database", retry_after=1.0)
+        request = Request(tenant, drafts, tree, asyncio.get_running_loop().create_future())
+        self._waiting.append(request)
+        self._bytes += weight
+        self._wake.set()
+        try:
+            await asyncio.shield(request.done)
+        finally:
+            self._bytes -= weight
+        return Receipt(request.ids, request.created, request.state, request.start_by_us, request.tree)
+
+    async def run(self) -> None:
+        """Commit batch after batch until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                await self._commit(self._next_batch())
+
+    def _next_batch(self) -> list[Request]:
+        taken, count = 0, 0
+        for request in self._waiting:
+            count += len(request.drafts)
+            taken += 1
+            if count >= BATCH_TASKS:
+                break
+        batch, self._waiting = self._waiting[:taken], self._waiting[taken:]
+        return batch
+
+    async def _commit(self, requests: list[Request]) -> None:
+        try:
+            await self._store(requests)
+        except Unavailable as error:
+            _fail(requests, error)
+        except (HeadwayError, asyncpg.PostgresError, ValueError) as error:
+            if len(requests) == 1:
+                telemetry.log("admission.refused", error=str(error))
+                _fail(requests, error if isinstance(error, HeadwayError) else HeadwayError("the database refused the tasks"))
+                return
+            for request in requests:
+                await self._commit([request])
+
+    async def _store(self, requests: list[Request]) -> None:
+        batch = Batch(requests, await self.ids.take(sum(len(r.drafts) + bool(r.tree_name) for r in requests)), self.clock.now_us())
+        try:
+            await self.database.transact(lambda connection: store_batch(connection, batch))
+        except (Unavailable, *GONE):
+            # The connection went away; perhaps after the COMMIT arrived. Only the database knows.
+            if not await self._was_committed(batch):
+                raise
+        batch.settle()
+        self.bus.ready(batch.ready())
+        if batch.scheduled:
+            self.bus.scheduled()
+        telemetry.submitted(sum(r.created.count(True) for r in requests))
+
+    async def _was_committed(self, batch: Batch) -> bool:
+        for pause in (0.05, 0.2, 0.5, 1.0, 2.0):
+            await asyncio.sleep(pause)
+            try:
+                async with self.database.cold() as connection:
+                    return bool(await connection.fetchval(_FIND, batch.probe()))
+            except Unavailable:
+                continue
+        raise Unavailable(
+            "the database went away while the tasks were being stored", hint="submit again with the same idempotency key"
+        )
+
+
+def _fail(requests: list[Request], error: HeadwayError) -> None:
+    for request in requests:
+        if not request.done.done():
+            request.done.set_exception(error)
+            request.done.exception()  # a client that hung up does not make this an unhandled error

@@ -1,0 +1,53 @@
+"""The archivist duty: partitions ahead, retention behind, and small clean-ups (B3)."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+
+from headway import telemetry
+from headway.control.clock import Clock
+from headway.control.leader import Leader
+from headway.domain.identity import DAY_MS, first_id_of
+from headway.store import partitions
+from headway.store.database import Connection, Database
+from headway.store.queries import query
+
+EVERY_S = 60.0
+KEYS = 5_000
+_KEYS = query("key.expire")
+_PROGRESS = query("output.forget_progress")
+_NODES = query("node.forget")
+
+
+@dataclass
+class Archivist:
+    database: Database
+    leader: Leader
+    clock: Clock
+    retention_days: int
+
+    async def run_once(self) -> float:
+        await ensure_partitions(self.database, self.clock)
+        oldest = self.clock.now().date() - datetime.timedelta(days=self.retention_days)
+
+        async def work(connection: Connection) -> tuple[list[str], str]:
+            await self.leader.fence(connection, "archivist")
+            dropped = await partitions.drop_before(connection, oldest)
+            cutoff = first_id_of(self.clock.now_us() // 1000 - DAY_MS)
+            expired = await connection.execute(_KEYS, cutoff, KEYS)
+            await connection.execute(_PROGRESS)
+            await connection.execute(_NODES)
+            return dropped, expired
+
+        dropped, expired = await self.database.transact(work)
+        if dropped:
+            telemetry.log("history.dropped", partitions=",".join(dropped))
+        return 0.0 if expired == f"DELETE {KEYS}" else EVERY_S
+
+
+async def ensure_partitions(database: Database, clock: Clock) -> None:
+    async with database.cold() as connection:
+        made = await partitions.ensure(connection, clock.now().date())
+    if made:
+        telemetry.log("history.partitions", level="debug", made=len(made))

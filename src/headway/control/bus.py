@@ -1,0 +1,66 @@
+"""What the parts of one server tell each other, and the other servers.
+
+Facts are told once, after their commit; who cares subscribes. The notifier carries the same facts to other servers over NOTIFY.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from headway.policy.order import Group, Key
+
+Freed = dict[tuple[int, int], int]  # (node, shape) -> attempts that no longer hold room
+
+
+@dataclass
+class Bus:
+    """One list of subscribers for each fact."""
+
+    on_ready: list[Callable[[dict[Group, list[Key]]], None]] = field(default_factory=list)
+    on_freed: list[Callable[[Freed], None]] = field(default_factory=list)
+    on_ended: list[Callable[[list[int]], None]] = field(default_factory=list)
+    on_cancel: list[Callable[[list[tuple[int, int, int]]], None]] = field(default_factory=list)  # (node, id, attempt)
+    on_scheduled: list[Callable[[], None]] = field(default_factory=list)  # a task waits for a time that may be soon
+    on_remote: list[Callable[[], None]] = field(default_factory=list)  # another server ended tasks
+    on_fleet: list[Callable[[], None]] = field(default_factory=list)  # a node came, left, or changed
+
+    def ready(self, tasks: dict[Group, list[Key]]) -> None:
+        """Tasks are ready to run: keys by group, each list in order."""
+        if tasks:
+            for tell in self.on_ready:
+                tell(tasks)
+
+    def freed(self, room: Freed) -> None:
+        """Nodes have room again."""
+        if room:
+            for tell in self.on_freed:
+                tell(room)
+
+    def ended(self, ids: list[int]) -> None:
+        if ids:
+            for tell in self.on_ended:
+                tell(ids)
+
+    def cancel(self, attempts: list[tuple[int, int, int]]) -> None:
+        if attempts:
+            for tell in self.on_cancel:
+                tell(attempts)
+
+    def scheduled(self) -> None:
+        for tell in self.on_scheduled:
+            tell()
+
+    def fleet(self) -> None:
+        for tell in self.on_fleet:
+            tell()
+
+
+def by_group(rows: Iterable[tuple[int, int, Key]]) -> dict[Group, list[Key]]:
+    """(tenant, shape, key) rows as sorted keys by group."""
+    groups: dict[Group, list[Key]] = {}
+    for tenant, shape, key in rows:
+        groups.setdefault((tenant, shape), []).append(key)
+    for keys in groups.values():
+        keys.sort()
+    return groups

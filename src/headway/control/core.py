@@ -1,0 +1,172 @@
+"""Everything one server runs, put together: the parts, their loops, start and graceful end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from headway import telemetry
+from headway.config import Settings
+from headway.control.access import Access
+from headway.control.actions import Actions
+from headway.control.admission import Admission
+from headway.control.archivist import Archivist, ensure_partitions
+from headway.control.bus import Bus
+from headway.control.clock import Clock
+from headway.control.definitions import Definitions
+from headway.control.draft import Drafts
+from headway.control.duties import Loop
+from headway.control.exchanges import Exchanges
+from headway.control.fleet import Fleet
+from headway.control.heartbeats import Heartbeats
+from headway.control.identity import IdSource
+from headway.control.leader import Leader
+from headway.control.notifier import Notifier
+from headway.control.planner import Planner
+from headway.control.rates import Rates
+from headway.control.reaper import Reaper
+from headway.control.reports import ReportDesk
+from headway.control.sessions import Sessions
+from headway.control.timekeeper import Timekeeper
+from headway.control.waiting import Waiting
+from headway.errors import HeadwayError, Unavailable
+from headway.store.database import Database
+from headway.store.queries import query
+from headway.version import VERSION
+
+BEAT_S = 1.0
+_ALIVE = query("duty.server_alive")
+_GONE = query("duty.server_gone")
+_SERVERS = query("duty.servers")
+
+
+class Core:
+    """One server."""
+
+    def __init__(self, settings: Settings, dsn: str, holder: str) -> None:
+        self.settings = settings
+        self.holder = holder
+        self.url = ""
+        self.database = Database(dsn, pool_size=settings.pool_size, statement_timeout_s=settings.db_statement_timeout_s)
+        database, bus, clock = self.database, Bus(), Clock()
+        self.bus, self.clock = bus, clock
+        self.access = Access(database)
+        self.definitions = Definitions(database)
+        self.drafts = Drafts(self.definitions)
+        self.fleet = Fleet(database)
+        self.ids = IdSource(database, clock, holder)
+        self.leader = Leader(database, holder, settings.duty_lease_s)
+        self.admission = Admission(database, clock, self.ids, self.fleet, bus, settings.admission_queue)
+        self.desk = ReportDesk(database, self.definitions, clock, bus)
+        self.sessions = Sessions(self.definitions)
+        self.heartbeats = Heartbeats(database)
+        self.exchanges = Exchanges(
+            database, self.fleet, self.definitions, self.sessions, self.desk, self.heartbeats, self.leader, bus,
+            settings.heartbeat_s, settings.fence_s, settings.hold_s,
+        )  # fmt: skip
+        self.planner = Planner(
+            database,
+            self.leader,
+            self.fleet,
+            self.definitions,
+            self.sessions,
+            bus,
+            clock,
+            lambda nodes: self.notifier.orders(nodes),
+        )
+        self.notifier = Notifier(database, holder, bus, self.planner, self.exchanges)
+        self.actions = Actions(database, self.definitions, self.fleet, bus)
+        self.waiting = Waiting(database, bus)
+        self.timekeeper = Timekeeper(database, self.leader, bus)
+        self.reaper = Reaper(database, self.leader, self.definitions, bus, settings.lost_s)
+        self.archivist = Archivist(database, self.leader, clock, settings.retention_days)
+        self.servers: list[dict[str, Any]] = []
+        self.rates = Rates()
+        self.depths: tuple[float, Any, dict[str, int]] | None = None  # what /v1/queues last counted
+        self.ready = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._last_beat = 0.0
+        self._slow_beat = 0.0
+
+    async def start(self) -> None:
+        """Open the database, claim a number, make partitions, run everything."""
+        await self.database.open()
+        await self.clock.ask(self.database)
+        await ensure_partitions(self.database, self.clock)
+        await self.ids.claim()
+        await self.fleet.refresh()
+        await self._beat()
+        timekeeper = Loop("timekeeper", self.leader, self.timekeeper.run_once)
+        self.bus.on_scheduled.append(timekeeper.wake.set)
+        planner = Loop("planner", self.leader, self._plan, wake=self.planner.wake, step_down=self.planner.step_down)
+        loops: list[Callable[[], Awaitable[None]]] = [
+            self.admission.run, self.desk.run, self.heartbeats.run, self.notifier.run, self.waiting.run, self._beats, planner.run,
+            timekeeper.run, Loop("reaper", self.leader, self.reaper.run_once).run,
+            Loop("archivist", self.leader, self.archivist.run_once).run,
+        ]  # fmt: skip
+        self._tasks = [asyncio.ensure_future(_forever(loop)) for loop in loops]
+        self.ready = True
+        telemetry.log("server.started", holder=self.holder, number=self.ids.number)
+
+    async def stop(self) -> None:
+        """Hand the duties on, end the loops, give the number back."""
+        self.ready = False
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            await self.leader.hand_on()
+            await self.ids.release()
+            async with self.database.cold() as connection:
+                await connection.execute(_GONE, self.holder)
+        except HeadwayError as error:
+            telemetry.log("server.left_hastily", level="warning", error=str(error))
+        await self.database.close()
+        telemetry.log("server.stopped", holder=self.holder)
+
+    async def _plan(self) -> float:
+        return 0.0 if await self.planner.run_once() else 1.0
+
+    async def _beats(self) -> None:
+        while True:
+            await asyncio.sleep(max(0.0, self._last_beat + BEAT_S - time.monotonic()))
+            try:
+                await self._beat()
+            except Unavailable as error:
+                telemetry.log("server.waits", level="warning", error=str(error))
+                await asyncio.sleep(0.2)
+
+    async def _beat(self) -> None:
+        """Once a second: nodes; every third time also leases, other servers, ids and the clock."""
+        now = self._last_beat = time.monotonic()
+        if await self.fleet.refresh():
+            self.bus.fleet()
+        if now - self._slow_beat < min(3.0, self.settings.duty_lease_s / 3):
+            return
+        gained = await self.leader.renew()
+        self._slow_beat = now
+        if "planner" in gained:
+            self.planner.wake.set()
+        await self.clock.ask(self.database)
+        await self.ids.renew()
+        async with self.database.cold() as connection:
+            await connection.execute(_ALIVE, self.holder, socket.gethostname(), self.url, self.ids.number, VERSION)
+            self.servers = [dict(row) for row in await connection.fetch(_SERVERS)]
+        others = any(server["boot"] != self.holder for server in self.servers)
+        self.notifier.others = others
+        self.exchanges.alone = not others
+
+
+async def _forever(loop: Callable[[], Awaitable[None]]) -> None:
+    """A loop that ends by an unexpected error is logged and started again: one defect must not stop the server."""
+    while True:
+        try:
+            await loop()
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            telemetry.log("loop.failed", level="error", loop=getattr(loop, "__qualname__", str(loop)), error=repr(error))
+            await asyncio.sleep(0.5)

@@ -1,0 +1,91 @@
+"""Definitions and shapes, interned by content: the hot path knows them by number."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from headway.domain.resources import Resources
+from headway.domain.task import Definition, decode, encode
+from headway.store.database import Database
+from headway.store.queries import query
+
+_SHAPE = query("definition.shape")
+_INTERN = query("definition.intern")
+_BY_ID = query("definition.by_id")
+_SHAPES = query("definition.shapes")
+_LIMIT = 50_000  # entries kept in memory
+
+
+@dataclass(frozen=True, slots=True)
+class Interned:
+    id: int
+    shape: int
+    definition: Definition
+
+
+class Definitions:
+    """A cache in front of the two tables. Rows never change, so it never goes stale."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.shapes: dict[int, Resources] = {}
+        self._by_content: dict[tuple[int, bytes], Interned] = {}
+        self._by_id: dict[int, Interned] = {}
+        self._shape_ids: dict[Resources, int] = {}
+
+    async def intern(self, tenant: int, definition: Definition) -> Interned:
+        """The number of this definition for this tenant, stored when it is new."""
+        body = encode(definition)
+        digest = hashlib.blake2b(body, digest_size=16).digest()
+        if known := self._by_content.get((tenant, digest)):
+            return known
+        shape = await self._shape(definition.resources)
+        async with self.database.cold() as connection:
+            row = None
+            while row is None:  # a concurrent insert of the same row is visible to the next statement only
+                row = await connection.fetchval(_INTERN, tenant, digest, shape, definition.name, body.decode())
+        interned = Interned(row, shape, definition)
+        if len(self._by_content) >= _LIMIT:
+            self._by_content.clear()
+            self._by_id.clear()
+        self._by_content[(tenant, digest)] = self._by_id[row] = interned
+        return interned
+
+    async def _shape(self, resources: Resources) -> int:
+        if (known := self._shape_ids.get(resources)) is not None:
+            return known
+        body = msgspec.json.encode(resources, order="deterministic")
+        digest = hashlib.blake2b(body, digest_size=16).digest()
+        async with self.database.cold() as connection:
+            shape: int | None = None
+            while shape is None:
+                shape = await connection.fetchval(_SHAPE, digest, body.decode())
+        self._shape_ids[resources] = shape
+        self.shapes[shape] = resources
+        return shape
+
+    async def load(self, ids: Iterable[int]) -> dict[int, Interned]:
+        """Definitions by number."""
+        wanted = set(ids)
+        missing = [i for i in wanted if i not in self._by_id]
+        if missing:
+            async with self.database.cold() as connection:
+                rows = await connection.fetch(_BY_ID, missing)
+            for row in rows:
+                self._by_id[row["id"]] = Interned(row["id"], row["shape"], decode(row["body"]))
+        return {i: self._by_id[i] for i in wanted if i in self._by_id}
+
+    def known(self, definition: int) -> Interned | None:
+        return self._by_id.get(definition)
+
+    async def load_shapes(self, ids: Iterable[int]) -> None:
+        missing = [i for i in set(ids) if i not in self.shapes]
+        if missing:
+            async with self.database.cold() as connection:
+                rows = await connection.fetch(_SHAPES, missing)
+            for row in rows:
+                self.shapes[row["id"]] = msgspec.json.decode(row["resources"], type=Resources)

@@ -1,0 +1,183 @@
+"""Answers agents: registration, heartbeats, reports, orders (DESIGN: Guarantees).
+
+An agent reports absolute state. A new boot gives back what the old one held; attempts the database knows and the agent does not are
+ordered again; attempts the agent holds and nobody knows are cancelled.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import msgspec
+
+from headway import telemetry, version, wire
+from headway.control.bus import Bus
+from headway.control.definitions import Definitions
+from headway.control.fleet import Fleet
+from headway.control.heartbeats import Heartbeats
+from headway.control.leader import Leader
+from headway.control.reaper import lose_tasks
+from headway.control.reports import ReportDesk
+from headway.control.sessions import Session, Sessions
+from headway.control.settle import Effects, tell
+from headway.domain.lifecycle import State
+from headway.domain.task import check_labels, check_name
+from headway.errors import InvalidInput, NotFound, Unavailable, VersionMismatch
+from headway.store.database import Connection, Database
+from headway.store.queries import query
+from headway.wire.exchange import Exchange, Order, Orders, Ref, Register, Registered
+
+RECONCILE_S = 5.0
+LONGEST_POLL_S = 30.0
+_REGISTER = query("node.register")
+_LEAVE = query("node.leave")
+_ORDERS = query("task.orders_of")
+_HELD = query("task.held_by")
+
+
+@dataclass
+class Exchanges:
+    database: Database
+    fleet: Fleet
+    definitions: Definitions
+    sessions: Sessions
+    desk: ReportDesk
+    heartbeats: Heartbeats
+    leader: Leader
+    bus: Bus
+    heartbeat_s: float
+    fence_s: float
+    hold_s: float
+    alone: bool = True  # no other server lives, as far as we know
+
+    def __post_init__(self) -> None:
+        self.bus.on_cancel.append(self.sessions.cancel)
+
+    async def register(self, asked: Register) -> Registered:
+        """A node joins, or comes back under a new boot: then everything the old boot held has ended."""
+        if asked.protocol != wire.PROTOCOL:
+            raise VersionMismatch(
+                f"the agent speaks protocol {asked.protocol}, this server {wire.PROTOCOL}",
+                hint="run the same version of Headway on both",
+            )
+        check_name(asked.name)
+        check_labels(asked.capacity.labels, "capacity.labels")
+        if min(asked.capacity.amounts()) < 0 or max(asked.capacity.amounts()) >= 2**62:
+            raise InvalidInput("capacity: an amount is out of range", field="capacity")
+        effects = Effects()
+
+        async def work(connection: Connection) -> int:
+            row = await connection.fetchrow(
+                _REGISTER, asked.name, asked.boot, msgspec.json.encode(asked.capacity).decode(), asked.region, asked.version
+            )
+            if row["old_boot"] not in (None, asked.boot):
+                await lose_tasks(connection, row["id"], asked.name, self.definitions, effects)
+            return int(row["id"])
+
+        node = await self.database.transact(work)
+        await self.fleet.refresh()
+        self.bus.fleet()
+        tell(self.bus, effects)
+        telemetry.log("node.registered", node=asked.name, id=node, boot=asked.boot, cpus=asked.capacity.cpus_milli / 1000)
+        return Registered(node, self.heartbeat_s, self.fence_s, self.hold_s, wire.PROTOCOL, version.VERSION)
+
+    async def exchange(self, node: int, said: Exchange) -> Orders:
+        """One call of an agent."""
+        telemetry.exchanged()
+        session, new = self.sessions.open(node, said.boot)
+        session.last_seen = time.monotonic()
+        reply = Orders(said.sequence)
+        if new and not await self._welcome(session):
+            reply.lost = True
+            return reply
+        session.acknowledge(said)
+        if said.finished or said.started or said.returned or said.output or said.progress:
+            await self.desk.submit(node, said)
+        if said.heartbeat and not await self._beat(session, said, reply):
+            return reply
+        if said.wait_s > 0:
+            await self.sessions.wait(session, min(said.wait_s, LONGEST_POLL_S))
+        if self.sessions.by_node.get(node) is not session:
+            reply.lost = said.boot != self._boot_of(node)
+            return reply
+        await session.fill(reply, self.definitions, time.monotonic())
+        return reply
+
+    def _boot_of(self, node: int) -> str | None:
+        known = self.fleet.nodes.get(node)
+        return known.boot if known else None
+
+    async def _welcome(self, session: Session) -> bool:
+        """First contact of a boot with this server: is it the one that is registered and alive?"""
+        await self.fleet.refresh()
+        node = self.fleet.nodes.get(session.node)
+        if node is None:
+            self.sessions.close(session.node)
+            raise NotFound(f"there is no node {session.node}", hint="register first: POST /v1/nodes")
+        if node.boot != session.boot or node.state == 1:
+            self.sessions.close(session.node)
+            return False
+        session.drain = node.drain
+        await self.load_orders(session.node)
+        return True
+
+    async def _beat(self, session: Session, said: Exchange, reply: Orders) -> bool:
+        """Commit the heartbeat; reconcile now and then. False: this boot is lost."""
+        try:
+            drain = await self.heartbeats.beat(session.node, session.boot)
+        except Unavailable:
+            reply.hold = self._may_hold(session)
+            return True
+        if drain is None:
+            self.sessions.close(session.node)
+            reply.lost = True
+            return False
+        reply.renewed = True
+        session.drain = drain
+        if said.draining and not said.held:
+            await self._leave(session)
+        elif said.held is not None and time.monotonic() - session.last_reconciled > RECONCILE_S:
+            session.last_reconciled = time.monotonic()
+            await self._reconcile(session, {(ref[0], ref[1]) for ref in said.held})
+        return True
+
+    def _may_hold(self, session: Session) -> bool:
+        """While the database is away nobody can declare the node lost: we are the only server, or we are its reaper."""
+        last = self.heartbeats.committed.get((session.node, session.boot))
+        recent = last is not None and time.monotonic() - last < self.hold_s
+        return recent and (self.alone or self.leader.leads("reaper"))
+
+    async def _leave(self, session: Session) -> None:
+        async with self.database.hot() as connection:
+            await connection.execute(_LEAVE, session.node, session.boot)
+        await self.fleet.refresh()
+        self.bus.fleet()
+
+    async def _reconcile(self, session: Session, held: set[Ref]) -> None:
+        """Compare what the agent holds with what the database says it holds."""
+        async with self.database.hot() as connection:
+            rows = await connection.fetch(_HELD, session.node)
+        known = {(row["id"], row["attempt"]): row for row in rows}
+        if any(ref not in held and row["state"] == State.LEASED for ref, row in known.items()):
+            await self.load_orders(session.node)
+        for ref in held - known.keys():
+            session.cancel(ref)  # nobody waits for it any more
+        for ref, row in known.items():
+            if row["cancel_at"] is not None and ref in held:
+                session.cancel(ref)
+        for ref in session.cancels.keys() - held:
+            del session.cancels[ref]
+
+    async def refresh_fleet(self) -> None:
+        if await self.fleet.refresh():
+            self.bus.fleet()
+
+    async def load_orders(self, node: int) -> None:
+        """Fill a session from the leased rows: after a restart, a move between servers, or a plan made elsewhere."""
+        session = self.sessions.by_node.get(node)
+        if session is None:
+            return
+        async with self.database.hot() as connection:
+            rows = await connection.fetch(_ORDERS, node)
+        session.offer(Order(r["id"], r["attempt"], r["definition"], r["input"], r["name"]) for r in rows)

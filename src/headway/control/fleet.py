@@ -1,0 +1,93 @@
+"""The nodes as this server knows them, read from the database every second and when one registers."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from headway.control.definitions import Interned
+from headway.domain.resources import Capacity, describe, fits
+from headway.errors import UnsatisfiableResources
+from headway.store.database import Database
+from headway.store.queries import query
+
+_ALL = query("node.all")
+UP, LOST, GONE = 0, 1, 2
+STATE_WORDS = {UP: "up", LOST: "lost", GONE: "gone"}
+
+
+@dataclass(frozen=True)
+class Node:
+    id: int
+    name: str
+    boot: str
+    state: int
+    drain: bool
+    capacity: Capacity
+    region: str
+    version: str
+    seen_at: datetime.datetime
+
+    @property
+    def accepting(self) -> bool:
+        return self.state == UP and not self.drain
+
+    @property
+    def word(self) -> str:
+        return "draining" if self.state == UP and self.drain else STATE_WORDS[self.state]
+
+
+@dataclass
+class Fleet:
+    database: Database
+    nodes: dict[int, Node] = field(default_factory=dict)
+    _satisfiable: dict[int, bool] = field(default_factory=dict)  # by shape
+
+    async def refresh(self) -> bool:
+        """Read all nodes; says whether anything but heartbeats changed."""
+        async with self.database.cold() as connection:
+            rows = await connection.fetch(_ALL)
+        nodes = {
+            row["id"]: Node(
+                row["id"], row["name"], row["boot"], row["state"], row["drain"],
+                msgspec.json.decode(row["capacity"], type=Capacity), row["region"], row["version"], row["seen_at"],
+            )
+            for row in rows
+        }  # fmt: skip
+        changed = {i: (n.boot, n.state, n.drain, n.capacity) for i, n in nodes.items()} != {
+            i: (n.boot, n.state, n.drain, n.capacity) for i, n in self.nodes.items()
+        }
+        self.nodes = nodes
+        if changed:
+            self._satisfiable.clear()
+        return changed
+
+    def check_satisfiable(self, wanted: Iterable[Interned]) -> None:
+        """Refuse what no node of the fleet could ever run (G4). A fleet nobody has joined yet is not judged."""
+        fleet = [node for node in self.nodes.values() if node.state != GONE]
+        if not fleet:
+            return
+        for interned in wanted:
+            fine = self._satisfiable.get(interned.shape)
+            if fine is None:
+                need = interned.definition.resources
+                fine = self._satisfiable[interned.shape] = any(fits(need, node.capacity) for node in fleet)
+            if not fine:
+                raise _unsatisfiable(interned, fleet)
+
+    def by_name(self, name: str) -> Node | None:
+        return next((node for node in self.nodes.values() if node.name == name or str(node.id) == name), None)
+
+
+def _unsatisfiable(interned: Interned, fleet: list[Node]) -> UnsatisfiableResources:
+    largest = max(fleet, key=lambda node: node.capacity.amounts())
+    return UnsatisfiableResources(
+        f"no node could ever run this: it asks for {describe(interned.definition.resources)}; the largest of {len(fleet)} nodes "
+        f"({largest.name}) has {largest.capacity.cpus_milli / 1000:g} cpus, {largest.capacity.memory // 2**20} MiB memory, "
+        f"{largest.capacity.disk // 2**20} MiB disk",
+        hint="ask for less, or add a node that has it",
+        field="resources",
+    )

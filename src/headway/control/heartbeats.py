@@ -1,0 +1,55 @@
+"""Heartbeats of all nodes of this server, committed together: never a row update for each task."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from headway.errors import HeadwayError
+from headway.store.database import Database
+from headway.store.queries import query
+
+_BEAT = query("node.heartbeat")
+
+
+@dataclass
+class Heartbeats:
+    database: Database
+    committed: dict[tuple[int, str], float] = field(default_factory=dict)  # (node, boot) -> monotonic time of its last commit
+    _waiting: dict[tuple[int, str], list[asyncio.Future[bool | None]]] = field(default_factory=dict)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def beat(self, node: int, boot: str) -> bool | None:
+        """Commit that this boot lives. Returns whether it should drain; None when it was declared lost or replaced."""
+        done: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault((node, boot), []).append(done)
+        self._wake.set()
+        return await asyncio.shield(done)
+
+    async def run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            waiting, self._waiting = self._waiting, {}
+            try:
+                await self._commit(waiting)
+            except HeadwayError as error:
+                for futures in waiting.values():
+                    for future in futures:
+                        if not future.done():
+                            future.set_exception(error)
+                            future.exception()
+
+    async def _commit(self, waiting: dict[tuple[int, str], list[asyncio.Future[bool | None]]]) -> None:
+        pairs = sorted(waiting)
+        async with self.database.hot() as connection:
+            rows = await connection.fetch(_BEAT, [p[0] for p in pairs], [p[1] for p in pairs])
+        alive = {row["id"]: row["drain"] for row in rows}
+        now = time.monotonic()
+        for pair, futures in waiting.items():
+            if pair[0] in alive:
+                self.committed[pair] = now
+            for future in futures:
+                if not future.done():
+                    future.set_result(alive.get(pair[0]))

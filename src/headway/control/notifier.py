@@ -1,0 +1,146 @@
+"""Tells other servers what happened here, over NOTIFY: at most 100 times a second, on a connection of its own, and only when there
+are other servers. NOTIFY takes a lock over the whole instance, so it is never part of a hot commit. A lost message costs latency
+only: every receiver also looks by itself now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import asyncpg
+
+from headway import telemetry
+from headway.control.bus import Bus, Freed
+from headway.control.exchanges import Exchanges
+from headway.control.planner import Planner
+from headway.policy.order import Group, Key
+from headway.store.database import GONE, Database
+
+CHANNEL = "headway"
+GAP_S = 0.01
+LIMIT = 7_000  # NOTIFY carries at most 8,000 bytes
+
+
+@dataclass
+class Notifier:
+    database: Database
+    holder: str
+    bus: Bus
+    planner: Planner
+    exchanges: Exchanges
+    others: bool = False
+    _ready: dict[Group, Key] = field(default_factory=dict)
+    _room: set[int] = field(default_factory=set)
+    _orders: set[int] = field(default_factory=set)
+    _cancels: list[tuple[int, int, int]] = field(default_factory=list)
+    _flags: set[str] = field(default_factory=set)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _connection: Any = None
+
+    def __post_init__(self) -> None:
+        self.bus.on_ready.append(self._on_ready)
+        self.bus.on_freed.append(self._on_freed)
+        self.bus.on_cancel.append(self._on_cancel)
+        self.bus.on_ended.append(lambda _: self._flag("ended"))
+        self.bus.on_scheduled.append(lambda: self._flag("scheduled"))
+        self.bus.on_fleet.append(lambda: self._flag("fleet"))
+
+    # What happened here
+
+    def _flag(self, name: str) -> None:
+        if self.others:
+            self._flags.add(name)
+            self._wake.set()
+
+    def _on_ready(self, tasks: dict[Group, list[Key]]) -> None:
+        if self.others:
+            for group, keys in tasks.items():
+                self._ready[group] = min(self._ready.get(group, keys[0]), keys[0])
+            self._wake.set()
+
+    def _on_freed(self, room: Freed) -> None:
+        if self.others:
+            self._room.update(node for node, _ in room)
+            self._wake.set()
+
+    def _on_cancel(self, attempts: list[tuple[int, int, int]]) -> None:
+        if self.others:
+            self._cancels += attempts
+            self._wake.set()
+
+    def orders(self, nodes: list[int]) -> None:
+        """Orders were planned for nodes that talk to other servers."""
+        if self.others:
+            self._orders.update(nodes)
+            self._wake.set()
+
+    # Sending
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self._connect()
+                await self._wake.wait()
+                self._wake.clear()
+                await self._send()
+                await asyncio.sleep(GAP_S)  # coalesce what follows the leading edge
+            except (*GONE, asyncpg.PostgresError) as error:
+                telemetry.log("notifier.waits", level="warning", error=repr(error))
+                self._connection = None
+                await asyncio.sleep(0.5)
+
+    async def _connect(self) -> None:
+        if self._connection is not None and not self._connection.is_closed():
+            return
+        self._connection = await asyncpg.connect(
+            self.database.dsn, timeout=5, target_session_attrs="read-write",
+            server_settings={"search_path": "headway", "application_name": "headway notify"},
+        )  # fmt: skip
+        await self._connection.add_listener(CHANNEL, self._heard)
+        self._connection.add_termination_listener(lambda _: self._wake.set())
+
+    async def _send(self) -> None:
+        message: dict[str, Any] = {"from": self.holder}
+        if self._ready:
+            message["ready"] = [[g[0], g[1], k[0].timestamp(), k[1], k[2]] for g, k in self._ready.items()]
+        for name, value in (("room", self._room), ("orders", self._orders), ("flags", self._flags)):
+            if value:
+                message[name] = list(value)
+        if self._cancels:
+            message["cancels"] = self._cancels
+        self._ready, self._room, self._orders, self._cancels, self._flags = {}, set(), set(), [], set()
+        if len(message) == 1:
+            return
+        text = json.dumps(message)
+        if len(text) > LIMIT:
+            text = json.dumps({"from": self.holder, "flags": ["rescan"], "orders": ["all"]})
+        await self._connection.execute("select pg_notify($1, $2)", CHANNEL, text)
+
+    # Hearing
+
+    def _heard(self, _connection: object, _pid: int, _channel: str, payload: str) -> None:
+        message = json.loads(payload)
+        if message["from"] == self.holder:
+            return
+        for tenant, shape, start_by, cap_ms, task in message.get("ready", ()):
+            moment = datetime.datetime.fromtimestamp(start_by, datetime.UTC) - datetime.timedelta(milliseconds=1)
+            self.planner.heard_ready((tenant, shape), (moment, cap_ms, task))
+        self.planner.recount(message.get("room", []))
+        self.exchanges.sessions.cancel([(n, t, a) for n, t, a in message.get("cancels", ())])
+        orders = message.get("orders", [])
+        for node in self.exchanges.sessions.by_node if "all" in orders else orders:
+            telemetry.background(self.exchanges.load_orders(node))
+        self._heard_flags(message.get("flags", []))
+
+    def _heard_flags(self, flags: list[str]) -> None:
+        if "rescan" in flags:
+            self.planner.rescan()
+        if "fleet" in flags:
+            telemetry.background(self.exchanges.refresh_fleet())
+        if "ended" in flags or "rescan" in flags:
+            for tell in self.bus.on_remote:
+                tell()

@@ -1,0 +1,240 @@
+"""The planner duty: gives ready tasks to nodes with room (E1 E3 G2).
+
+It works on groups (same tenant, same shape). Heads of groups live in memory and are refilled behind their cursors; the decision
+itself is policy.placement.place, a function of heads and room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from headway import telemetry
+from headway.control.bus import Bus, Freed
+from headway.control.clock import Clock
+from headway.control.definitions import Definitions
+from headway.control.fleet import Fleet
+from headway.control.leader import Leader
+from headway.control.sessions import Sessions
+from headway.domain.resources import Capacity
+from headway.policy.order import Group, Head, Key
+from headway.policy.pace import Pace
+from headway.policy.placement import NodeRoom, Placed, place
+from headway.store.database import Database
+from headway.store.queries import query
+from headway.wire.exchange import Order
+
+TOP_K = 2_000  # most tasks handed out in one round: a statement of a few ms
+REFILL_ROWS = 4_000  # most keys read in one round, over all groups
+RESCAN_S = 5.0  # how often groups are looked for afresh: heals every lost wake-up
+RECOUNT_S = 10.0
+
+_LEASE = query("task.lease")
+_HEADS = query("task.heads")
+_GROUPS = query("task.groups")
+_ALLOCATED = query("task.allocated")
+
+
+@dataclass
+class Planner:
+    database: Database
+    leader: Leader
+    fleet: Fleet
+    definitions: Definitions
+    sessions: Sessions
+    bus: Bus
+    clock: Clock
+    tell_elsewhere: Callable[[list[int]], None]
+    heads: dict[Group, Head] = field(default_factory=dict)
+    rooms: dict[int, NodeRoom] = field(default_factory=dict)
+    paces: dict[int, Pace] = field(default_factory=dict)
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _epoch: int = -1
+    _rescanned: float = 0.0
+    _recounted: float = 0.0
+    _recount: set[int] = field(default_factory=set)
+    _recounting: bool = False
+
+    def __post_init__(self) -> None:
+        self.bus.on_ready.append(self.ready)
+        self.bus.on_freed.append(self.freed)
+        self.bus.on_fleet.append(self.wake.set)
+
+    # What others tell
+
+    def ready(self, tasks: dict[Group, list[Key]]) -> None:
+        if self._epoch < 0:
+            return
+        for group, keys in tasks.items():
+            head = self.heads.get(group)
+            if head is None:
+                head = self.heads[group] = Head()
+            head.add(keys)
+        self.wake.set()
+
+    def freed(self, room: Freed) -> None:
+        if self._epoch < 0:
+            return
+        now = time.monotonic()
+        counts: dict[int, int] = {}
+        for (node, shape), count in room.items():
+            there = self.rooms.get(node)
+            need = self.definitions.shapes.get(shape)
+            if there is None or need is None:
+                self._recount.add(node)
+                continue
+            there.allocate(need, -count)
+            counts[node] = counts.get(node, 0) + count
+            if self._recounting:
+                self._recount.add(node)  # the count under way may or may not have seen this
+        for node, count in counts.items():
+            self.rooms[node].finish_rate = self.paces.setdefault(node, Pace()).finished(count, now)
+        self.wake.set()
+
+    def recount(self, nodes: list[int]) -> None:
+        """Other servers wrote finishes of these nodes: count them in the database."""
+        if self._epoch >= 0:
+            self._recount.update(nodes)
+            self.wake.set()
+
+    def heard_ready(self, group: Group, before: Key) -> None:
+        """Another server made tasks of this group ready, none earlier than `before`."""
+        if self._epoch >= 0:
+            head = self.heads.setdefault(group, Head())
+            head.look_again_from(before)
+            self.wake.set()
+
+    def rescan(self) -> None:
+        self._rescanned = self._recounted = 0.0
+        self.wake.set()
+
+    # The duty
+
+    async def run_once(self) -> int:
+        """One round; returns how many tasks were handed out."""
+        began = time.monotonic()
+        await self._take_over_or_heal(began)
+        self._follow_fleet()
+        if not any(room.accepting for room in self.rooms.values()):
+            return 0
+        await self._refill()
+        plan = place(self.heads, self.rooms.values(), self.definitions.shapes, most=TOP_K)
+        if not plan:
+            return 0
+        count = await self._lease(plan)
+        telemetry.planned(count, time.monotonic() - began, TOP_K)
+        return count
+
+    def step_down(self) -> None:
+        self._epoch = -1
+        self.heads.clear()
+        self.rooms.clear()
+
+    async def _take_over_or_heal(self, now: float) -> None:
+        epoch = self.leader.epoch("planner")
+        fresh = epoch != self._epoch
+        if fresh:
+            self.step_down()
+            self._epoch = epoch
+        if fresh or now - self._rescanned > RESCAN_S:
+            self._rescanned = now
+            await self._find_groups()
+        self._follow_fleet()
+        if fresh or now - self._recounted > RECOUNT_S:
+            self._recounted = now
+            self._recount.update(self.rooms)
+        if self._recount:
+            await self._count()
+
+    async def _find_groups(self) -> None:
+        """Every group with ready tasks; heads that believe they know it all are told to look again from the beginning."""
+        async with self.database.hot() as connection:
+            found = {(row["tenant"], row["shape"]) for row in await connection.fetch(_GROUPS)}
+        for group in found:
+            head = self.heads.setdefault(group, Head())
+            if not len(head):
+                head.rescan()
+        for group in [g for g, head in self.heads.items() if g not in found and not len(head)]:
+            del self.heads[group]
+
+    def _follow_fleet(self) -> None:
+        for node in self.fleet.nodes.values():
+            room = self.rooms.get(node.id)
+            if room is None:
+                self.rooms[node.id] = NodeRoom(node.id, node.name, node.capacity, accepting=node.accepting)
+                self._recount.add(node.id)
+            else:
+                room.accepting = node.accepting
+                if room.capacity != node.capacity:
+                    _resize(room, node.capacity)
+        for gone in self.rooms.keys() - self.fleet.nodes.keys():
+            del self.rooms[gone]
+
+    async def _count(self) -> None:
+        """Set the room of nodes from the database, absolutely."""
+        nodes, self._recount = list(self._recount), set()
+        self._recounting = True
+        try:
+            async with self.database.hot() as connection:
+                rows = await connection.fetch(_ALLOCATED, nodes)
+        finally:
+            self._recounting = False
+        await self.definitions.load_shapes(row["shape"] for row in rows)
+        for node in nodes:
+            if (room := self.rooms.get(node)) is not None and node not in self._recount:
+                room.free, room.held = list(room.capacity.amounts()), 0
+        for row in rows:
+            if (room := self.rooms.get(row["node"])) is not None and row["node"] not in self._recount:
+                room.allocate(self.definitions.shapes[row["shape"]], row["count"])
+
+    async def _refill(self) -> None:
+        """Read on behind the cursors of heads that run low."""
+        low = [group for group, head in self.heads.items() if head.more and len(head) < 64]
+        if not low:
+            return
+        limit = max(32, min(REFILL_ROWS // len(low), 2_000))
+        heads = [self.heads[group] for group in low]
+        async with self.database.hot() as connection:
+            rows = await connection.fetch(
+                _HEADS, [g[0] for g in low], [g[1] for g in low], [h.cursor[0] for h in heads], [h.cursor[1] for h in heads],
+                [h.cursor[2] for h in heads], limit,
+            )  # fmt: skip
+        cursors = [head.cursor for head in heads]
+        found: dict[int, list[Key]] = {}
+        for n, start_by, cap_ms, task in rows:
+            found.setdefault(n - 1, []).append((start_by, cap_ms, task))
+        for n, head in enumerate(heads):
+            if head.cursor == cursors[n]:  # else an earlier task arrived while we read: look again next round
+                head.refill(found.get(n, []), asked=limit)
+        await self.definitions.load_shapes(group[1] for group in low)
+
+    async def _lease(self, plan: list[Placed]) -> int:
+        wanted = sorted((key[2], placed.node) for placed in plan for key in placed.keys)
+        try:
+            async with self.database.hot() as connection:
+                rows = await connection.fetch(_LEASE, [w[0] for w in wanted], [w[1] for w in wanted], self._epoch)
+        except BaseException:
+            # Unknown whether they were leased: forget what was assumed, and let count and rescan tell.
+            self.step_down()
+            raise
+        orders: dict[int, list[Order]] = {}
+        for task, attempt, node, definition, data, name, _ in rows:
+            orders.setdefault(node, []).append(Order(task, attempt, definition, data, name))
+        if len(rows) < len(wanted):
+            self._recount.update(placed.node for placed in plan)  # some were cancelled meanwhile, or we no longer lead
+            if not rows:
+                await self.database.transact(lambda connection: self.leader.fence(connection, "planner"))
+        else:
+            telemetry.waited(max(0.0, (self.clock.now() - min(row["eligible_at"] for row in rows)).total_seconds()))
+        elsewhere = self.sessions.offer(orders)
+        if elsewhere:
+            self.tell_elsewhere(elsewhere)
+        return len(rows)
+
+
+def _resize(room: NodeRoom, capacity: Capacity) -> None:
+    for i, (new, old) in enumerate(zip(capacity.amounts(), room.capacity.amounts(), strict=True)):
+        room.free[i] += new - old
+    room.capacity = capacity

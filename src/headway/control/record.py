@@ -1,0 +1,224 @@
+"""Writes what agents report, many agents in one transaction: starts, successes, failures, returns, output (F1 F2 F3).
+
+Everything is fenced by (id, attempt, node): a late or repeated report of an older attempt matches no row and changes nothing.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import random
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from headway.control.definitions import Definitions
+from headway.control.settle import Effects, settle
+from headway.domain.lifecycle import HELD, Outcome, State
+from headway.policy.retry import Counts, Step, Verdict, decide
+from headway.store.database import Connection
+from headway.store.queries import query
+from headway.wire.exchange import ErrorInfo, Finished, Output, Progress, Ref, Started
+
+_SUCCEED = query("task.succeed")
+_LOCK = query("task.lock")
+_RETRY = query("task.retry")
+_KEEP = query("task.keep_attempts")
+_ENDED = query("task.end_without_success")
+_FAIL = query("task.fail")
+_START = query("task.start")
+_GIVE_BACK = query("task.give_back")
+_OUTPUT = query("output.keep")
+_PROGRESS = query("output.progress")
+
+
+@dataclass
+class Reports:
+    """Reports of any number of nodes, each with the node that sent it; times are already on the database's clock."""
+
+    started: list[tuple[int, Started]] = field(default_factory=list)
+    succeeded: list[tuple[int, Finished]] = field(default_factory=list)
+    failed: list[tuple[int, Finished]] = field(default_factory=list)
+    returned: list[tuple[int, Ref]] = field(default_factory=list)
+    output: list[Output] = field(default_factory=list)
+    progress: list[Progress] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.started or self.succeeded or self.failed or self.returned or self.output or self.progress)
+
+
+async def record(connection: Connection, reports: Reports, definitions: Definitions) -> Effects:
+    """All of it, in the caller's transaction."""
+    effects = Effects()
+    await _starts(connection, reports.started)
+    waited_for = await _successes(connection, reports.succeeded, effects)
+    waited_for += await failures(connection, reports.failed, definitions, effects)
+    await settle(connection, waited_for, effects)
+    await _returns(connection, reports.returned, effects)
+    await _outputs(connection, reports)
+    return effects
+
+
+async def _starts(connection: Connection, started: list[tuple[int, Started]]) -> None:
+    if started:
+        rows = sorted((s.id, s.attempt, node, s.at_ms) for node, s in started)
+        await connection.execute(_START, *_columns(rows))
+
+
+async def _successes(connection: Connection, finished: list[tuple[int, Finished]], effects: Effects) -> list[tuple[int, State]]:
+    if not finished:
+        return []
+    finished.sort(key=_by_id)
+    done = await connection.fetch(
+        _SUCCEED,
+        [f.id for _, f in finished],
+        [f.attempt for _, f in finished],
+        [node for node, _ in finished],
+        [f.started_ms for _, f in finished],
+        [f.ended_ms for _, f in finished],
+        [f.result for _, f in finished],
+        [f.exit_code for _, f in finished],
+        [f.cpu_ms for _, f in finished],
+        [f.max_memory for _, f in finished],
+    )
+    waited_for = []
+    for task, _tenant, shape, node, has_dependants, _tree in done:
+        effects.free(node, shape)
+        effects.ended.append((task, State.SUCCEEDED))
+        if has_dependants:
+            waited_for.append((task, State.SUCCEEDED))
+    return waited_for
+
+
+async def failures(
+    connection: Connection, finished: list[tuple[int, Finished]], definitions: Definitions, effects: Effects
+) -> list[tuple[int, State]]:
+    """Attempts that did not succeed: each is retried, cancelled or becomes a dead letter, as the policy decides."""
+    if not finished:
+        return []
+    rows = {row["id"]: row for row in await connection.fetch(_LOCK, sorted({f.id for _, f in finished}))}
+    known = await definitions.load({row["definition"] for row in rows.values()})
+    retried: list[tuple[Any, Finished, Verdict]] = []
+    cancelled: list[tuple[Any, Finished, Verdict]] = []
+    dead: list[tuple[Any, Finished, Verdict]] = []
+    for node, report in sorted(finished, key=_by_id):
+        row = rows.get(report.id)
+        if row is None or row["attempt"] != report.attempt or row["node"] != node or row["state"] not in HELD:
+            continue
+        del rows[report.id]  # a second report of the same attempt in this batch is a repeat
+        definition = known[row["definition"]].definition
+        counts = Counts(row["failures"], row["resource_failures"], row["node_losses"], row["requeues"])
+        verdict = decide(
+            Outcome(report.outcome), counts, attempts=definition.attempts, retry=definition.retry,
+            cancelling=row["cancel_at"] is not None, luck=random.random(),
+        )  # fmt: skip
+        effects.free(node, row["shape"])
+        {Step.AGAIN: retried, Step.CANCEL: cancelled, Step.GIVE_UP: dead}[verdict.step].append((row, report, verdict))
+    await _retry(connection, retried, effects)
+    return await _cancel(connection, cancelled, effects) + await _bury(connection, dead, definitions, effects)
+
+
+async def _retry(connection: Connection, retried: list[tuple[Any, Finished, Verdict]], effects: Effects) -> None:
+    if not retried:
+        return
+    now = await connection.fetchval("select clock_timestamp()")
+    rows = []
+    for row, _, verdict in retried:
+        eligible = now + datetime.timedelta(seconds=verdict.delay_s)
+        tolerance = row["start_by"] - row["eligible_at"]
+        state = State.SCHEDULED if verdict.delay_s > 0 else State.READY
+        c = verdict.counts
+        rows.append((row["id"], state, eligible, eligible + tolerance, c.failures, c.resource_failures, c.node_losses, c.requeues))
+    kept = [
+        (row["id"], row["attempt"], row["node"], row["leased_at"], _moment(report.started_ms), _moment(report.ended_ms), report.outcome,
+         report.exit_code, report.error, report.cpu_ms, report.max_memory)
+        for row, report, _ in retried
+    ]  # fmt: skip
+    await connection.execute(_KEEP, *_columns(kept))
+    again = await connection.fetch(_RETRY, *_columns(rows))
+    effects.now_ready([row for row in again if row["state"] == State.READY])
+    effects.scheduled |= any(row["state"] == State.SCHEDULED for row in again)
+
+
+async def _cancel(
+    connection: Connection, cancelled: list[tuple[Any, Finished, Verdict]], effects: Effects
+) -> list[tuple[int, State]]:
+    if not cancelled:
+        return []
+    rows = [
+        (
+            row["id"],
+            State.CANCELLED,
+            report.outcome,
+            report.error,
+            report.exit_code,
+            _moment(report.started_ms),
+            _moment(report.ended_ms),
+        )
+        for row, report, _ in cancelled
+    ]
+    done = await connection.fetch(_ENDED, *_columns(rows))
+    effects.ended += [(row["id"], State.CANCELLED) for row in done]
+    return [(row["id"], State.CANCELLED) for row in done if row["has_dependants"]]
+
+
+async def _bury(
+    connection: Connection, dead: list[tuple[Any, Finished, Verdict]], definitions: Definitions, effects: Effects
+) -> list[tuple[int, State]]:
+    if not dead:
+        return []
+    rows = []
+    for row, report, verdict in dead:
+        interned = definitions.known(row["definition"])
+        error = report.error or msgspec.json.encode(ErrorInfo(Outcome(report.outcome).word, verdict.because)).decode()
+        c = verdict.counts
+        rows.append(
+            (row["id"], report.outcome, error, report.exit_code, _moment(report.started_ms), _moment(report.ended_ms), report.cpu_ms,
+             report.max_memory, fingerprint(interned.definition.name if interned else "", report.outcome, error),
+             c.failures, c.resource_failures, c.node_losses)
+        )  # fmt: skip
+    done = await connection.fetch(_FAIL, *_columns(rows))
+    effects.ended += [(row["id"], State.FAILED) for row in done]
+    return [(row["id"], State.FAILED) for row in done if row["has_dependants"]]
+
+
+_VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\d+|'[^']*'|\"[^\"]*\"")
+
+
+def fingerprint(name: str, outcome: int, error: str) -> str:
+    """Groups dead letters that died of the same thing: numbers and quoted words in the message do not count."""
+    info = msgspec.json.decode(error, type=ErrorInfo)
+    first = info.message.strip().splitlines()[:1]
+    text = f"{name}|{outcome}|{info.type}|{_VARIABLE.sub('#', first[0][:200] if first else '')}"
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+async def _returns(connection: Connection, returned: list[tuple[int, Ref]], effects: Effects) -> None:
+    if returned:
+        rows = await connection.fetch(_GIVE_BACK, *_columns(sorted((ref[0], ref[1], node) for node, ref in returned)))
+        for row in rows:
+            effects.free(row["node"], row["shape"])
+        effects.now_ready(rows)
+
+
+async def _outputs(connection: Connection, reports: Reports) -> None:
+    if reports.output:
+        rows = sorted((o.id, o.attempt, o.sequence, o.stream, o.at_ms, o.data) for o in reports.output)
+        await connection.execute(_OUTPUT, *_columns(rows))
+    if reports.progress:
+        last = {p.id: (p.id, p.attempt, p.done, p.total, p.text) for p in reports.progress}
+        await connection.execute(_PROGRESS, *_columns(sorted(last.values())))
+
+
+def _columns(rows: list[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _by_id(item: tuple[int, Finished]) -> int:
+    return item[1].id
+
+
+def _moment(unix_ms: int) -> datetime.datetime | None:
+    return datetime.datetime.fromtimestamp(unix_ms / 1000, datetime.UTC) if unix_ms else None

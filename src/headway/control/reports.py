@@ -1,0 +1,134 @@
+"""Collects the reports of all agents of this server and writes them together; an agent is answered after the commit."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import asyncpg
+
+from headway import telemetry
+from headway.control.bus import Bus
+from headway.control.clock import Clock
+from headway.control.definitions import Definitions
+from headway.control.record import Reports, record
+from headway.control.settle import Effects, tell
+from headway.domain.lifecycle import Outcome
+from headway.errors import HeadwayError, Unavailable
+from headway.store.database import Database
+from headway.wire.exchange import Exchange, Output, Progress
+
+CLOCK_SLACK_MS = 100  # an agent whose clock differs by more has its times moved onto the database's
+MAX_TEXT = 500
+BATCH = 4_000
+
+
+@dataclass
+class _Waiting:
+    node: int
+    exchange: Exchange
+    done: asyncio.Future[None]
+
+
+@dataclass
+class ReportDesk:
+    """One queue, one writer."""
+
+    database: Database
+    definitions: Definitions
+    clock: Clock
+    bus: Bus
+    _waiting: list[_Waiting] = field(default_factory=list)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def submit(self, node: int, exchange: Exchange) -> None:
+        """Returns once the report is committed."""
+        waiting = _Waiting(node, exchange, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        self._wake.set()
+        await asyncio.shield(waiting.done)
+
+    async def run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                await self._commit(self._next())
+
+    def _next(self) -> list[_Waiting]:
+        taken, count = 0, 0
+        for waiting in self._waiting:
+            count += len(waiting.exchange.finished)
+            taken += 1
+            if count >= BATCH:
+                break
+        batch, self._waiting = self._waiting[:taken], self._waiting[taken:]
+        return batch
+
+    async def _commit(self, batch: list[_Waiting]) -> None:
+        try:
+            effects = await self._write(batch)
+        except Unavailable as error:
+            _fail(batch, error)
+        except (HeadwayError, asyncpg.PostgresError, ValueError) as error:
+            if len(batch) > 1:
+                for waiting in batch:
+                    await self._commit([waiting])
+                return
+            telemetry.log("report.refused", node=batch[0].node, error=repr(error))
+            _fail(batch, error if isinstance(error, HeadwayError) else HeadwayError(f"the report could not be stored: {error}"))
+        else:
+            for waiting in batch:
+                if not waiting.done.done():
+                    waiting.done.set_result(None)
+            tell(self.bus, effects)
+
+    async def _write(self, batch: list[_Waiting]) -> Effects:
+        reports = Reports()
+        now_ms = self.clock.now_us() // 1000
+        for waiting in batch:
+            _sort_into(reports, waiting.node, waiting.exchange, now_ms)
+        return await self.database.transact(lambda connection: record(connection, reports, self.definitions))
+
+
+def _fail(batch: list[_Waiting], error: HeadwayError) -> None:
+    for waiting in batch:
+        if not waiting.done.done():
+            waiting.done.set_exception(error)
+            waiting.done.exception()
+
+
+def _sort_into(reports: Reports, node: int, exchange: Exchange, now_ms: int) -> None:
+    """One agent's report into the common lists, its times on the database's clock."""
+    shift = now_ms - exchange.now_ms if exchange.now_ms else 0
+    if abs(shift) <= CLOCK_SLACK_MS:
+        shift = 0
+    for finished in exchange.finished:
+        finished.ended_ms = _plausible(finished.ended_ms + shift, now_ms)
+        finished.started_ms = min(_plausible(finished.started_ms + shift, now_ms), finished.ended_ms) if finished.started_ms else 0
+        if finished.outcome == Outcome.SUCCEEDED:
+            reports.succeeded.append((node, finished))
+        else:
+            reports.failed.append((node, finished))
+    for started in exchange.started:
+        started.at_ms = _plausible(started.at_ms + shift, now_ms)
+        reports.started.append((node, started))
+    reports.returned += [(node, ref) for ref in exchange.returned]
+    reports.output += [_shifted(o, shift, now_ms) for o in exchange.output]
+    reports.progress += [_clean(p) for p in exchange.progress]
+
+
+def _plausible(moment_ms: int, now_ms: int) -> int:
+    """A time no agent should be able to make up: after 2000, not in the future."""
+    return moment_ms if 946_684_800_000 < moment_ms <= now_ms + CLOCK_SLACK_MS else now_ms
+
+
+def _shifted(output: Output, shift: int, now_ms: int) -> Output:
+    output.at_ms = _plausible(output.at_ms + shift, now_ms)
+    return output
+
+
+def _clean(progress: Progress) -> Progress:
+    """Progress text comes from the task itself: whatever it is, it must not fail the batch."""
+    progress.text = progress.text.replace("\x00", "")[:MAX_TEXT]
+    return progress

@@ -1,0 +1,148 @@
+"""One session for each node that talks to this server: what it must still be told, and who waits to hear it.
+
+Orders are the leased rows in the database; a session is a cache of those its node has not acknowledged. Each is repeated until the
+node says it received that (id, attempt), so it does not matter which server planned it or died in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from headway.control.definitions import Definitions
+from headway.wire.exchange import Cancel, Exchange, Order, Orders, Ref
+
+REPEAT_S = 2.0  # an order or cancel that was not acknowledged is sent again after this long
+BATCH = 2_000
+FRESH_S = 3.0
+
+
+@dataclass
+class Session:
+    """What one boot of one node has yet to hear."""
+
+    node: int
+    boot: str
+    orders: dict[Ref, Order] = field(default_factory=dict)
+    sent: dict[Ref, float] = field(default_factory=dict)
+    cancels: dict[Ref, float] = field(default_factory=dict)  # when last sent
+    definitions: set[int] = field(default_factory=set)  # those this boot has
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    polls: int = 0
+    last_seen: float = 0.0
+    last_reconciled: float = 0.0
+    drain: bool = False
+
+    def offer(self, orders: Iterable[Order]) -> None:
+        for order in orders:
+            self.orders.setdefault((order.id, order.attempt), order)
+        self.wake.set()
+
+    def cancel(self, ref: Ref) -> None:
+        self.cancels.setdefault(ref, 0.0)
+        self.wake.set()
+
+    def acknowledge(self, exchange: Exchange) -> None:
+        """Forget what the node has: received orders, and cancels of attempts it no longer holds."""
+        for ref in exchange.received:
+            ref = (ref[0], ref[1])
+            self.orders.pop(ref, None)
+            self.sent.pop(ref, None)
+        for finished in exchange.finished:
+            self.cancels.pop((finished.id, finished.attempt), None)
+        self.definitions.difference_update(exchange.unknown_definitions)
+
+    def due(self, now: float) -> bool:
+        return any(True for _ in self._due_orders(now)) or any(sent <= now - REPEAT_S for sent in self.cancels.values())
+
+    def _due_orders(self, now: float) -> Iterable[Order]:
+        # When everything was sent only the oldest matters: the dict keeps the order of sending.
+        if self.sent and len(self.sent) == len(self.orders) and next(iter(self.sent.values())) > now - REPEAT_S:
+            return ()
+        return (order for ref, order in self.orders.items() if self.sent.get(ref, -REPEAT_S) <= now - REPEAT_S)
+
+    async def fill(self, reply: Orders, definitions: Definitions, now: float) -> None:
+        """Put what the node must hear into the reply."""
+        for order in self._due_orders(now):
+            reply.orders.append(order)
+            if len(reply.orders) >= BATCH:
+                break
+        for order in reply.orders:
+            ref = (order.id, order.attempt)
+            self.sent.pop(ref, None)
+            self.sent[ref] = now
+        new = {order.definition for order in reply.orders} - self.definitions
+        if new:
+            known = await definitions.load(new)
+            reply.definitions = {i: interned.definition for i, interned in known.items()}
+            self.definitions |= known.keys()
+        for ref, sent in self.cancels.items():
+            if sent <= now - REPEAT_S:
+                reply.cancels.append(Cancel(*ref))
+                self.cancels[ref] = now
+        reply.drain = self.drain
+
+
+@dataclass
+class Sessions:
+    """All sessions of this server."""
+
+    definitions: Definitions
+    by_node: dict[int, Session] = field(default_factory=dict)
+
+    def open(self, node: int, boot: str) -> tuple[Session, bool]:
+        """The session of this boot, and whether it is new here."""
+        session = self.by_node.get(node)
+        if session is not None and session.boot == boot:
+            return session, False
+        if session is not None:
+            session.wake.set()
+        session = self.by_node[node] = Session(node, boot)
+        return session, True
+
+    def close(self, node: int) -> None:
+        session = self.by_node.pop(node, None)
+        if session is not None:
+            session.wake.set()
+
+    def is_here(self, node: int) -> bool:
+        """Whether the node is talking to this server now."""
+        session = self.by_node.get(node)
+        return session is not None and (session.polls > 0 or time.monotonic() - session.last_seen < FRESH_S)
+
+    def offer(self, orders: dict[int, list[Order]]) -> list[int]:
+        """Hand planned orders to the sessions here; returns the nodes that talk to other servers."""
+        elsewhere = []
+        for node, items in orders.items():
+            session = self.by_node.get(node)
+            if session is not None:
+                session.offer(items)
+            if not self.is_here(node):
+                elsewhere.append(node)
+        return elsewhere
+
+    def cancel(self, attempts: list[tuple[int, int, int]]) -> None:
+        for node, task, attempt in attempts:
+            session = self.by_node.get(node)
+            if session is not None:
+                session.cancel((task, attempt))
+
+    async def wait(self, session: Session, seconds: float) -> None:
+        """Until there is something to say, or the time is over, or the session was replaced."""
+        deadline = time.monotonic() + seconds
+        session.polls += 1
+        try:
+            while self.by_node.get(session.node) is session and not session.due(time.monotonic()):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return
+                session.wake.clear()
+                try:
+                    await asyncio.wait_for(session.wake.wait(), min(left, REPEAT_S))
+                except TimeoutError:
+                    pass
+        finally:
+            session.polls -= 1
+            session.last_seen = time.monotonic()

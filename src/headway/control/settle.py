@@ -1,0 +1,135 @@
+"""What the end of a task means for those that wait for it, in the same transaction (C5).
+
+Dependants whose counter reaches zero are released, those whose wish can no longer come true are skipped, and so on down the graph.
+A release too large for one transaction is left as a durable row and goes on in chunks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from headway import telemetry
+from headway.control.bus import Bus, Freed, by_group
+from headway.domain.identity import MAX_ID
+from headway.domain.lifecycle import State
+from headway.domain.task import When
+from headway.policy.order import Key
+from headway.policy.release import satisfied
+from headway.store.database import Connection
+from headway.store.queries import query
+from headway.wire.exchange import ErrorInfo
+
+MANY = 10_000
+CHUNK = 5_000
+
+_MANY = query("edge.many")
+_RELEASE = query("edge.release")
+_DOOMED = query("edge.doomed")
+_LOCK_DOOMED = query("edge.lock_doomed")
+_DEFER = query("edge.defer")
+_NEXT = query("edge.next_deferred")
+_CHUNK_END = query("edge.chunk_end")
+_ADVANCE = query("edge.advance_deferred")
+_END = query("edge.end_deferred")
+_ENDED = query("task.end_without_success")
+
+
+@dataclass
+class Effects:
+    """What a transaction changed, to be told after its commit."""
+
+    ready: list[tuple[int, int, Key]] = field(default_factory=list)
+    freed: Freed = field(default_factory=dict)
+    ended: list[tuple[int, State]] = field(default_factory=list)
+    deferred: bool = False  # a large release goes on in chunks
+    scheduled: bool = False  # a retry waits for its time
+
+    def free(self, node: int | None, shape: int) -> None:
+        if node is not None:
+            self.freed[(node, shape)] = self.freed.get((node, shape), 0) + 1
+
+    def now_ready(self, rows: list[Any]) -> None:
+        self.ready += [(r["tenant"], r["shape"], (r["start_by"], r["cap_ms"], r["id"])) for r in rows]
+
+
+def tell(bus: Bus, effects: Effects) -> None:
+    """After the commit: planner, timekeeper, waiting clients and metrics learn what happened."""
+    bus.freed(effects.freed)
+    bus.ready(by_group(effects.ready))
+    bus.ended([task for task, _ in effects.ended])
+    if effects.scheduled or effects.deferred:
+        bus.scheduled()
+    telemetry.ended(effects.ended)
+
+
+async def settle(connection: Connection, ended: list[tuple[int, State]], effects: Effects) -> None:
+    """Release and skip what waits for these tasks."""
+    wave = ended
+    while wave:
+        by_kinds: dict[tuple[When, ...], list[int]] = defaultdict(list)
+        for task, state in wave:
+            by_kinds[satisfied(state)].append(task)
+        states = dict(wave)
+        wave = []
+        for kinds, upstreams in by_kinds.items():
+            if await connection.fetchval(_MANY, upstreams, MANY + 1) > MANY:
+                await connection.execute(_DEFER, upstreams, [states[u] for u in upstreams])
+                effects.deferred = True
+                continue
+            wave += await _settle_range(connection, upstreams, kinds, effects, after=0, until=MAX_ID)
+
+
+async def _settle_range(
+    connection: Connection, upstreams: list[int], kinds: tuple[When, ...], effects: Effects, *, after: int, until: int
+) -> list[tuple[int, State]]:
+    """One step down the graph, for dependants with after < id <= until; returns those skipped that others wait for."""
+    skipped = await _skip(connection, upstreams, kinds, effects, after=after, until=until)
+    rows = await connection.fetch(_RELEASE, upstreams, list(kinds), after, until)
+    effects.now_ready([row for row in rows if row["state"] == State.READY])
+    return skipped
+
+
+async def _skip(
+    connection: Connection, upstreams: list[int], kinds: tuple[When, ...], effects: Effects, *, after: int, until: int
+) -> list[tuple[int, State]]:
+    doomed = {r["id"]: r["upstream"] for r in await connection.fetch(_DOOMED, upstreams, list(kinds), after, until)}
+    if not doomed:
+        return []
+    locked = [r["id"] for r in await connection.fetch(_LOCK_DOOMED, list(doomed))]
+    reasons = [ErrorInfo("DependencyFailed", f"task {doomed[i]}, which it waits for, did not end as wished") for i in locked]
+    return await end_waiting(connection, locked, State.SKIPPED, reasons, effects)
+
+
+async def end_waiting(
+    connection: Connection, ids: list[int], state: State, reasons: list[ErrorInfo], effects: Effects
+) -> list[tuple[int, State]]:
+    """End tasks that no node holds (locked by the caller); returns those that others wait for."""
+    if not ids:
+        return []
+    now = await connection.fetchval("select clock_timestamp()")
+    texts = [msgspec.json.encode(reason).decode() for reason in reasons]
+    n = len(ids)
+    rows = await connection.fetch(_ENDED, ids, [state] * n, [None] * n, texts, [None] * n, [None] * n, [now] * n)
+    effects.ended += [(row["id"], state) for row in rows]
+    return [(row["id"], state) for row in rows if row["has_dependants"]]
+
+
+async def settle_deferred(connection: Connection) -> Effects | None:
+    """The next chunk of a large release; None when there is none."""
+    effects = Effects()
+    row = await connection.fetchrow(_NEXT)
+    if row is None:
+        return None
+    upstream, state, cursor = row["upstream"], State(row["state"]), row["cursor"]
+    until = await connection.fetchval(_CHUNK_END, upstream, cursor, CHUNK)
+    if until is None:
+        await connection.execute(_END, upstream)
+        return effects
+    skipped = await _settle_range(connection, [upstream], satisfied(state), effects, after=cursor, until=until)
+    await settle(connection, skipped, effects)
+    await connection.execute(_ADVANCE, upstream, until)
+    return effects

@@ -1,0 +1,43 @@
+"""The timekeeper duty: tasks whose time has come become ready; large releases go on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headway.control.bus import Bus, by_group
+from headway.control.leader import Leader
+from headway.control.settle import Effects, settle_deferred, tell
+from headway.store.database import Connection, Database
+from headway.store.queries import query
+
+BATCH = 2_000
+LOOK_S = 0.5  # how often to look for due tasks that other servers stored
+_COME_DUE = query("task.come_due")
+_NEXT_DUE = query("task.next_due")
+
+
+@dataclass
+class Timekeeper:
+    database: Database
+    leader: Leader
+    bus: Bus
+
+    async def run_once(self) -> float:
+        async with self.database.hot() as connection:
+            due = await connection.fetch(_COME_DUE, self.leader.epoch("timekeeper"), BATCH)
+        self.bus.ready(by_group((r["tenant"], r["shape"], (r["start_by"], r["cap_ms"], r["id"])) for r in due))
+        if await self._release_deferred() or len(due) == BATCH:
+            return 0.0
+        async with self.database.hot() as connection:
+            next_due: float | None = await connection.fetchval(_NEXT_DUE)
+        return LOOK_S if next_due is None else min(max(next_due, 0.001), LOOK_S)
+
+    async def _release_deferred(self) -> bool:
+        async def work(connection: Connection) -> Effects | None:
+            await self.leader.fence(connection, "timekeeper")
+            return await settle_deferred(connection)
+
+        effects = await self.database.transact(work)
+        if effects is not None:
+            tell(self.bus, effects)
+        return effects is not None

@@ -1,0 +1,116 @@
+"""Clients that wait for tasks to end, and streams that follow events.
+
+Tasks that end on this server wake their waiters at once; those that end elsewhere are looked up when another server says so, and
+every second anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from headway.control.bus import Bus
+from headway.errors import Unavailable
+from headway.store.database import Database
+from headway.store.queries import query
+
+LOOK_S = 1.0
+_FINAL = query("read.final")
+_EVENTS = query("read.events")
+_EVENT_END = query("read.event_end")
+
+
+@dataclass
+class Waiting:
+    database: Database
+    bus: Bus
+    _by_task: dict[int, set[asyncio.Event]] = field(default_factory=dict)
+    _streams: set[asyncio.Event] = field(default_factory=set)
+    _look: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.bus.on_ended.append(self._ended)
+        self.bus.on_remote.append(self._remote)
+
+    def _ended(self, ids: list[int]) -> None:
+        if self._by_task:
+            for task in ids:
+                for event in self._by_task.get(task, ()):
+                    event.set()
+        for event in self._streams:
+            event.set()
+
+    def _remote(self) -> None:
+        self._look.set()
+        for event in self._streams:
+            event.set()
+
+    async def run(self) -> None:
+        """Look up what other servers may have ended."""
+        while True:
+            self._look.clear()
+            try:
+                await asyncio.wait_for(self._look.wait(), LOOK_S)
+            except TimeoutError:
+                pass
+            if self._by_task:
+                try:
+                    async with self.database.cold() as connection:
+                        rows = await connection.fetch(_FINAL, list(self._by_task), None)
+                except Unavailable:
+                    continue
+                for row in rows:
+                    for event in self._by_task.get(row["id"], ()):
+                        event.set()
+
+    async def any_final(self, ids: list[int], tenant: int | None, timeout: float) -> list[int]:
+        """Those of `ids` that are final, waiting until there is at least one or the time is over."""
+        event = asyncio.Event()
+        for task in ids:
+            self._by_task.setdefault(task, set()).add(event)
+        deadline = time.monotonic() + timeout
+        try:
+            while True:
+                event.clear()
+                async with self.database.cold() as connection:
+                    found = [row["id"] for row in await connection.fetch(_FINAL, ids, tenant)]
+                left = deadline - time.monotonic()
+                if found or left <= 0:
+                    return found
+                try:
+                    await asyncio.wait_for(event.wait(), left)
+                except TimeoutError:
+                    return []
+        finally:
+            for task in ids:
+                waiters = self._by_task[task]
+                waiters.discard(event)
+                if not waiters:
+                    del self._by_task[task]
+
+    async def events(self, tenant: int | None, after: tuple[str, int] | None) -> AsyncIterator[list[Any]]:
+        """Batches of facts after a cursor, for ever; an empty batch now and then, so that the caller notices a lost client."""
+        if after is None:
+            async with self.database.cold() as connection:
+                after = (await connection.fetchval(_EVENT_END), 2**62)
+        wake = asyncio.Event()
+        self._streams.add(wake)
+        try:
+            while True:
+                wake.clear()
+                async with self.database.cold() as connection:
+                    rows = await connection.fetch(_EVENTS, after[0], after[1], tenant, 1000)
+                if rows:
+                    after = (rows[-1]["xid"], rows[-1]["seq"])
+                yield rows
+                if len(rows) < 1000:
+                    try:
+                        await asyncio.wait_for(wake.wait(), LOOK_S)
+                    except TimeoutError:
+                        pass
+                    await asyncio.sleep(0.02)  # coalesce, and let the finishing transactions commit
+        finally:
+            self._streams.discard(wake)

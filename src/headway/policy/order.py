@@ -1,0 +1,78 @@
+"""Which ready task goes next: the earliest start_by, then the shorter cap, then the older id (E1).
+
+Tasks wait in the database. For each group (same tenant, same shape) only a short head is kept in memory, with a cursor behind it:
+the front of the order is never read again, because dead index entries pile up there while somebody holds a snapshot open
+(measured: 48,000 tasks/s fell below 8,000).
+"""
+
+from __future__ import annotations
+
+import datetime
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+Group = tuple[int, int]  # (tenant, shape)
+Key = tuple[datetime.datetime, int, int]  # (start_by, cap_ms, id): the order itself
+
+BEGINNING: Key = (datetime.datetime(1, 1, 1, tzinfo=datetime.UTC), 0, 0)
+HEAD_LIMIT = 4000  # tasks of one group kept in memory; the rest stays in the database
+_COMPACT = 1000  # handed-out keys that may stay at the front of the list before it is cut
+
+
+@dataclass
+class Head:
+    """The known front of one group: every ready task up to `cursor` is in `keys[taken:]` or was handed out."""
+
+    keys: list[Key] = field(default_factory=list)
+    taken: int = 0
+    cursor: Key = BEGINNING
+    more: bool = True  # the database may have tasks behind the cursor
+
+    def __len__(self) -> int:
+        return len(self.keys) - self.taken
+
+    def first(self) -> Key | None:
+        return self.keys[self.taken] if self.taken < len(self.keys) else None
+
+    def add(self, keys: list[Key]) -> None:
+        """Tasks that became ready, in order. They are kept only when nothing unknown can lie before them."""
+        if not self.more and keys[0] > self.cursor and len(self) + len(keys) <= HEAD_LIMIT:
+            self.keys.extend(keys)
+            self.cursor = keys[-1]
+            return
+        self.look_again_from(keys[0])
+
+    def look_again_from(self, key: Key) -> None:
+        """There may be ready tasks from `key` on: lower the cursor to just before it; what was known behind it is read again."""
+        self.more = True
+        if key <= self.cursor:
+            del self.keys[bisect_left(self.keys, key, lo=self.taken) :]
+            self.cursor = (key[0], key[1], key[2] - 1)
+
+    def refill(self, keys: list[Key], *, asked: int) -> None:
+        """What the database had behind the cursor."""
+        self.keys.extend(keys)
+        if keys:
+            self.cursor = keys[-1]
+        self.more = len(keys) >= asked
+
+    def run_before(self, bound: Key | None) -> int:
+        """How many of the front come before `bound` (at least one: the caller saw that the first does)."""
+        if bound is None:
+            return len(self)
+        return max(bisect_left(self.keys, bound, lo=self.taken) - self.taken, 1)
+
+    def take(self, count: int) -> list[Key]:
+        took = self.keys[self.taken : self.taken + count]
+        self.taken += len(took)
+        if self.taken > _COMPACT or self.taken == len(self.keys):
+            del self.keys[: self.taken]
+            self.taken = 0
+        return took
+
+    def rescan(self) -> None:
+        """Forget everything and read again from the beginning."""
+        self.keys.clear()
+        self.taken = 0
+        self.cursor = BEGINNING
+        self.more = True

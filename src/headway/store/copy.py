@@ -1,0 +1,73 @@
+"""Rows for COPY in PostgreSQL's binary format: the cheapest way in (about 1 µs of Python a row, 4-5 µs of PostgreSQL).
+
+The fixed-width columns of a task are one struct.pack; only name, labels, key and input vary in length.
+"""
+
+from __future__ import annotations
+
+import datetime
+import struct
+from collections.abc import Iterable
+
+_SIGNATURE = b"PGCOPY\n\xff\r\n\x00" + struct.pack(">ii", 0, 0)
+_TRAILER = struct.pack(">h", -1)
+_NULL = b"\xff\xff\xff\xff"
+_EPOCH_US = 946_684_800_000_000  # PostgreSQL counts from 2000-01-01
+_LENGTH = struct.Struct(">i").pack
+
+COLUMNS = (
+    "id", "start_by", "eligible_at", "tenant", "definition", "shape", "cap_ms", "blocked_on", "state", "category", "has_dependants",
+    "tree", "level", "size", "name", "labels", "key", "input",
+)  # fmt: skip
+_FIXED = struct.Struct(">h iq iq iq ii ii ii ii ii ih ih ib".replace(" ", ""))
+_COUNT = len(COLUMNS)
+
+
+def moment(unix_us: int) -> int:
+    return unix_us - _EPOCH_US
+
+
+def task_row(
+    *, id: int, start_by_us: int, eligible_us: int, tenant: int, definition: int, shape: int, cap_ms: int, blocked_on: int, state: int,
+    category: int, has_dependants: bool, tree: int | None, level: int | None, size: float | None, name: bytes | None,
+    labels: bytes | None, key: bytes | None, input: bytes,
+) -> bytes:  # fmt: skip
+    """One row of `task`."""
+    fixed = _FIXED.pack(
+        _COUNT, 8, id, 8, start_by_us - _EPOCH_US, 8, eligible_us - _EPOCH_US, 4, tenant, 4, definition, 4, shape, 4, cap_ms,
+        4, blocked_on, 2, state, 2, category, 1, has_dependants,
+    )  # fmt: skip
+    if tree is None and size is None and name is None and labels is None and key is None:
+        return fixed + _SIX_NULLS + _LENGTH(len(input)) + input
+    return b"".join(
+        (
+            fixed,
+            _NULL if tree is None else struct.pack(">iq", 8, tree),
+            _NULL if level is None else struct.pack(">ii", 4, level),
+            _NULL if size is None else struct.pack(">id", 8, size),
+            _bytes(name),
+            _NULL if labels is None else _LENGTH(len(labels) + 1) + b"\x01" + labels,  # jsonb, version 1
+            _bytes(key),
+            _bytes(input),
+        )
+    )
+
+
+_SIX_NULLS = _NULL * 6
+
+
+def edge_row(upstream: int, downstream: int, kind: int) -> bytes:
+    return struct.pack(">hiqiqih", 3, 8, upstream, 8, downstream, 2, kind)
+
+
+def _bytes(value: bytes | None) -> bytes:
+    return _NULL if value is None else _LENGTH(len(value)) + value
+
+
+def document(rows: Iterable[bytes]) -> bytes:
+    """The whole COPY stream."""
+    return b"".join((_SIGNATURE, *rows, _TRAILER))
+
+
+def to_datetime(unix_us: int) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(unix_us / 1_000_000, datetime.UTC)

@@ -1,0 +1,77 @@
+"""Forward-only migrations, under an advisory lock, safe with many servers starting at once.
+
+Each file in migrations/ runs once, in its own transaction, inside the schema `headway`; its hash is kept, so a file that was
+changed after it ran is found out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import resources
+from typing import Any
+
+import asyncpg
+
+from headway.errors import ConfigError
+
+SCHEMA = "headway"
+_LOCK = 0x4EAD_0001  # any constant: the same for every server
+OLDEST = 150000
+
+
+def files() -> list[tuple[str, str]]:
+    """(name, SQL) of every migration, in order."""
+    folder = resources.files("headway.store") / "migrations"
+    found = sorted((item for item in folder.iterdir() if item.name.endswith(".sql")), key=lambda item: item.name)
+    return [(item.name.removesuffix(".sql"), item.read_text()) for item in found]
+
+
+async def migrate(dsn: str) -> list[str]:
+    """Bring the database up to date; returns the names applied."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        return await migrate_on(connection)
+    finally:
+        await connection.close()
+
+
+async def migrate_on(connection: Any) -> list[str]:
+    if connection.get_server_pid() and (version := await connection.fetchval("show server_version_num")) and int(version) < OLDEST:
+        raise ConfigError(f"PostgreSQL {version} is too old", hint="Headway needs PostgreSQL 15 or newer")
+    done: list[str] = []
+    await connection.execute("select pg_advisory_lock($1)", _LOCK)
+    try:
+        await connection.execute(f"create schema if not exists {SCHEMA}")
+        await connection.execute(
+            f"create table if not exists {SCHEMA}.migration "
+            "(name text primary key, hash text not null, applied_at timestamptz not null default clock_timestamp())"
+        )
+        applied = dict(await connection.fetch(f"select name, hash from {SCHEMA}.migration"))
+        for name, sql in files():
+            digest = hashlib.sha256(sql.encode()).hexdigest()
+            if name in applied:
+                if applied[name] != digest:
+                    raise ConfigError(
+                        f"migration {name} was changed after it ran on this database",
+                        hint="migrations only go forward: write a new one",
+                    )
+                continue
+            async with connection.transaction():
+                await connection.execute(f"set local search_path = {SCHEMA}")
+                await connection.execute(sql)
+                await connection.execute(f"insert into {SCHEMA}.migration (name, hash) values ($1, $2)", name, digest)
+            done.append(name)
+    finally:
+        await connection.execute("select pg_advisory_unlock($1)", _LOCK)
+    return done
+
+
+async def status(dsn: str) -> list[tuple[str, bool]]:
+    """Every known migration and whether this database has it."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        there = await connection.fetchval("select to_regclass($1) is not null", f"{SCHEMA}.migration")
+        applied = {row[0] for row in await connection.fetch(f"select name from {SCHEMA}.migration")} if there else set()
+    finally:
+        await connection.close()
+    return [(name, name in applied) for name, _ in files()]

@@ -1,0 +1,62 @@
+-- name: take
+-- Leads a duty whose lease has run out, or renews one's own. A takeover raises the epoch, which fences the former leader.
+update duty
+set holder = $2,
+    epoch = case when holder = $2 and expires_at > clock_timestamp() then epoch else epoch + 1 end,
+    expires_at = clock_timestamp() + $3 * interval '1 second'
+where name = any ($1::text[]) and (holder = $2 or expires_at <= clock_timestamp())
+returning name, epoch;
+
+-- name: hand_on
+-- Gives duties up at once, so that another server leads without waiting for the lease to run out.
+update duty set expires_at = '-infinity' where holder = $1 returning name;
+
+-- name: leaders
+select name, holder, epoch, expires_at > clock_timestamp() as live from duty order by name;
+
+-- name: fence
+-- The first statement of every transaction of a duty: locks its row, so that a takeover waits for our commit or we see it.
+select 1 from duty where name = $1 and epoch = $2 and expires_at > clock_timestamp() for share;
+
+-- name: claim_number
+-- A submitter number that nobody holds, with milliseconds reserved behind all earlier ones (a second at least, should the clock have
+-- been set back).
+with free as (
+    select number, until_ms from id_number where held_until < clock_timestamp() order by number limit 1 for update skip locked
+)
+update id_number n
+set holder = $1, held_until = clock_timestamp() + $3 * interval '1 millisecond',
+    until_ms = greatest(free.until_ms + 1000, (extract(epoch from clock_timestamp()) * 1000)::bigint + $2)
+from free where n.number = free.number
+returning n.number, free.until_ms as after_ms, n.until_ms;
+
+-- name: add_number
+insert into id_number (number, until_ms, holder, held_until)
+select coalesce(max(number) + 1, 0), 0, '', '-infinity' from id_number having coalesce(max(number) + 1, 0) < 1024
+on conflict do nothing;
+
+-- name: reserve
+-- More milliseconds for a number; never overlapping an earlier reservation, whoever made it.
+with old as (select until_ms from id_number where number = $1 and holder = $4 for update)
+update id_number n
+set until_ms = greatest(old.until_ms + 1000, (extract(epoch from clock_timestamp()) * 1000)::bigint + $2),
+    held_until = clock_timestamp() + $3 * interval '1 millisecond'
+from old where n.number = $1
+returning old.until_ms as after_ms, n.until_ms;
+
+-- name: release_number
+-- A server that ends in order gives back what it did not use, so that its successor's ids do not run ahead of the clock.
+update id_number set held_until = '-infinity', until_ms = $3 where number = $1 and holder = $2;
+
+-- name: clock
+select (extract(epoch from clock_timestamp()) * 1000000)::bigint;
+
+-- name: server_alive
+insert into server (boot, name, url, number, version) values ($1, $2, $3, $4, $5)
+on conflict (boot) do update set seen_at = clock_timestamp();
+
+-- name: server_gone
+delete from server where boot = $1 or seen_at < clock_timestamp() - interval '1 minute';
+
+-- name: servers
+select boot, name, url from server where seen_at > clock_timestamp() - interval '10 seconds';

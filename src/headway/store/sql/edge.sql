@@ -1,0 +1,54 @@
+-- name: many
+-- Whether these upstreams have more dependants than one transaction should release.
+select count(*)::int from (select 1 from edge where upstream = any ($1::bigint[]) limit $2) e;
+
+-- name: release
+-- The last dependency ended as wished: dependants whose counter reaches zero become ready, or scheduled when their time is later.
+-- Their tolerance counts from now. $3/$4: only dependants after a cursor, at most so many (0 = all).
+-- event: release
+with hit as (
+    select downstream, count(*)::int as n from edge
+    where upstream = any ($1::bigint[]) and kind = any ($2::smallint[]) and downstream > $3 and downstream <= $4
+    group by downstream
+), locked as materialized (
+    select t.id, hit.n from task t join hit on t.id = hit.downstream where t.state = 0 order by t.id for update of t
+)
+update task t
+set blocked_on = t.blocked_on - locked.n,
+    state = case when t.blocked_on > locked.n then 0 when t.eligible_at > clock_timestamp() then 1 else 2 end,
+    start_by = case when t.blocked_on > locked.n then t.start_by
+        else greatest(t.eligible_at, clock_timestamp()) + (t.start_by - t.eligible_at) end,
+    eligible_at = case when t.blocked_on > locked.n then t.eligible_at else greatest(t.eligible_at, clock_timestamp()) end
+from locked
+where t.id = locked.id and t.state = 0
+returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, t.state;
+
+-- name: doomed
+-- Dependants whose wish can no longer come true: they will be skipped.
+select t.id, min(e.upstream) as upstream from task t join edge e on e.downstream = t.id
+where e.upstream = any ($1::bigint[]) and e.kind <> all ($2::smallint[]) and t.state = 0 and e.downstream > $3 and e.downstream <= $4
+group by t.id order by t.id;
+
+-- name: lock_doomed
+select id from task where id = any ($1::bigint[]) and state = 0 order by id for update;
+
+-- name: chunk_end
+-- The last downstream of the next chunk of a large release.
+select max(downstream) from (
+    select downstream from edge where upstream = $1 and downstream > $2 order by downstream limit $3
+) c;
+
+-- name: defer
+insert into pending_release (upstream, state) select * from unnest($1::bigint[], $2::smallint[]) on conflict do nothing;
+
+-- name: next_deferred
+select upstream, state, cursor from pending_release order by upstream limit 1 for update skip locked;
+
+-- name: advance_deferred
+update pending_release set cursor = $2 where upstream = $1;
+
+-- name: end_deferred
+delete from pending_release where upstream = $1;
+
+-- name: add
+insert into edge (upstream, downstream, kind) select * from unnest($1::bigint[], $2::bigint[], $3::smallint[]) on conflict do nothing;

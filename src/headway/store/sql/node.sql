@@ -1,0 +1,40 @@
+-- name: register
+-- An agent announces its machine; the same name is the same node. Returns the boot that was there before.
+with old as (select id, boot, state from node where name = $1 for update), new as (
+    insert into node (name, boot, capacity, region, version) values ($1, $2, $3::jsonb, $4, $5)
+    on conflict (name) do update set boot = excluded.boot, capacity = excluded.capacity, region = excluded.region,
+        version = excluded.version, state = 0, seen_at = clock_timestamp(), registered_at = clock_timestamp()
+    returning id, drain
+)
+select new.id, new.drain, old.boot as old_boot from new left join old on true;
+
+-- name: heartbeat
+-- Nodes that live. A boot that was declared lost or replaced gets no row back.
+update node n set seen_at = clock_timestamp(), state = case when n.state = 2 then 0 else n.state end
+from unnest($1::int[], $2::text[]) as h (id, boot)
+where n.id = h.id and n.boot = h.boot and n.state <> 1
+returning n.id, n.drain;
+
+-- name: seen
+select id, seen_at from node where state = 0;
+
+-- name: lose
+-- Declares nodes lost, if they are still as silent as the reaper saw them.
+update node n set state = 1 from unnest($1::int[], $2::timestamptz[]) as s (id, seen_at)
+where n.id = s.id and n.seen_at = s.seen_at and n.state = 0
+returning n.id, n.name;
+
+-- name: leave
+-- An agent that ended in order.
+update node set state = 2 where id = $1 and boot = $2;
+
+-- name: all
+select id, name, boot, state, drain, capacity::text as capacity, region, version, registered_at, seen_at from node order by id;
+
+-- name: set_drain
+update node set drain = $2 where id = $1 returning id;
+
+-- name: forget
+-- Nodes that left or were lost long ago and hold nothing.
+delete from node n where n.state <> 0 and n.seen_at < clock_timestamp() - interval '1 day'
+    and not exists (select 1 from task where node = n.id and state in (3, 4, 5));

@@ -1,0 +1,80 @@
+-- name: exists
+select exists (select 1 from task where id = any ($1::bigint[]))
+    or exists (select 1 from task_history where id = any ($1::bigint[]))
+    or exists (select 1 from dead_letter where id = any ($1::bigint[]));
+
+-- name: one
+-- Tasks by id, wherever they are; a tenant's own only, unless $2 is null (an administrator).
+select t.*, d.body, d.name as definition_name, p.done, p.total, p.text, n.name as node_name, w.name as tenant_name
+from task_anywhere t
+join definition d on d.id = t.definition
+join tenant w on w.id = t.tenant
+left join progress p on p.task = t.id
+left join node n on n.id = t.node
+where t.id = any ($1::bigint[]) and ($2::int is null or t.tenant = $2);
+
+-- name: final
+-- Those of the given tasks that have ended, of this tenant.
+select id from task_history where id = any ($1::bigint[]) and ($2::int is null or tenant = $2)
+union all
+select id from dead_letter where id = any ($1::bigint[]) and ($2::int is null or tenant = $2);
+
+-- name: owned
+-- Those of the given ids that exist and belong to this tenant, with their state.
+select id, state from task_anywhere where id = any ($1::bigint[]) and ($2::int is null or tenant = $2);
+
+-- name: attempts
+select attempt, outcome, node, leased_at, started_at, ended_at, exit_code, error, cpu_ms, max_memory from attempt where task = $1
+order by attempt;
+
+-- name: waiting_counts
+-- Depths for queues and metrics, bounded: a state with more than $1 tasks is reported as $1.
+select s.state, c.category, (
+    select count(*)::int from (select 1 from task where state = s.state and category = c.category limit $1) x
+) as count
+from (values (0), (1), (2), (3), (4), (5)) s (state) cross join (values (0), (1), (2)) c (category);
+
+-- name: oldest_ready
+select category, extract(epoch from clock_timestamp() - min(eligible_at))::float8 as age from (
+    select category, eligible_at from task where state = 2 limit $1
+) t group by category;
+
+-- name: dead_count
+select count(*)::int from dead_letter;
+
+-- name: dead_groups
+select d.fingerprint, min(coalesce(d.name, f.name)) as name, min(d.error) as error, count(*)::int as count,
+    min(d.ended_at) as first_at, max(d.ended_at) as last_at, max(d.id) as example
+from dead_letter d join definition f on f.id = d.definition
+where ($1::int is null or d.tenant = $1) group by d.fingerprint order by count(*) desc limit $2;
+
+-- name: dead_ids
+select d.id from dead_letter d join definition f on f.id = d.definition
+where ($1::int is null or d.tenant = $1) and ($2::bigint[] is null or d.id = any ($2::bigint[]))
+    and ($3::text is null or d.fingerprint = $3) and ($4::text is null or coalesce(d.name, f.name) = $4)
+order by d.id limit $5;
+
+-- name: purge
+-- Purged dead letters go to history as cancelled: every task keeps exactly one final row.
+with gone as (delete from dead_letter where id = any ($1::bigint[]) and ($2::int is null or tenant = $2) returning *)
+insert into task_history (id, start_by, eligible_at, leased_at, started_at, ended_at, tree, size, max_memory, tenant, definition,
+    shape, cap_ms, attempt, node, level, exit_code, cpu_ms, state, category, outcome, failures, resource_failures, node_losses,
+    requeues, name, labels, key, error, input)
+select id, start_by, eligible_at, leased_at, started_at, ended_at, tree, size, max_memory, tenant, definition, shape, cap_ms, attempt,
+    node, level, exit_code, cpu_ms, 8, category, outcome, failures, resource_failures, node_losses, requeues, name, labels, key,
+    error, input
+from gone returning id;
+
+-- name: dead_rows
+select id, tenant, definition from dead_letter where id = any ($1::bigint[]) and ($2::int is null or tenant = $2) order by id for update;
+
+-- name: events
+-- Facts after a cursor, below the oldest running transaction: nothing can appear before what was read.
+select e.xid::text as xid, e.seq, e.at, e.kind, e.tasks, e.data, w.name as tenant from event e left join tenant w on w.id = e.tenant
+where (e.xid, e.seq) > ($1::text::xid8, $2) and e.xid < pg_snapshot_xmin(pg_current_snapshot())
+    and ($3::int is null or e.tenant = $3)
+order by e.xid, e.seq limit $4;
+
+-- name: event_end
+-- The cursor of now: just below the oldest running transaction.
+select (pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1)::text as xid;

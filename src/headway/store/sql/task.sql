@@ -1,0 +1,222 @@
+-- name: lease
+-- Gives ready tasks to nodes, if this server still leads the planner. Ids come sorted, so locks are taken in order.
+-- event: lease
+with fence as materialized (
+    select 1 from duty where name = 'planner' and epoch = $3 and expires_at > clock_timestamp() for share
+)
+update task t
+set state = 3, node = p.node, attempt = t.attempt + 1, leased_at = clock_timestamp()
+from unnest($1::bigint[], $2::int[]) as p (id, node)
+where t.id = p.id and t.state = 2 and exists (select 1 from fence)
+returning t.id, t.attempt, t.node, t.definition, t.input, t.name, t.eligible_at;
+
+-- name: orders_of
+-- What a node was given and may not have received: its leased rows.
+select id, attempt, definition, input, name from task where node = $1 and state = 3 order by leased_at, id;
+
+-- name: held_by
+-- Every attempt a node answers for, as the database sees it.
+select id, attempt, state, shape, tenant, start_by, cap_ms, cancel_at from task where node = $1 and state in (3, 4, 5);
+
+-- name: start
+-- Attempts that are still running at their node's report.
+-- event: start
+update task t
+set state = 4, started_at = greatest(t.leased_at, 'epoch'::timestamptz + r.at_ms * interval '1 millisecond')
+from unnest($1::bigint[], $2::int[], $3::int[], $4::bigint[]) as r (id, attempt, node, at_ms)
+where t.id = r.id and t.attempt = r.attempt and t.node = r.node and t.state = 3;
+
+-- name: give_back
+-- Handed out and not begun: ready again, no attempt used. The fence stays raised.
+-- event: give_back
+update task t
+set state = 2, node = null, leased_at = null
+from unnest($1::bigint[], $2::int[], $3::int[]) as r (id, attempt, node)
+where t.id = r.id and t.attempt = r.attempt and t.node = r.node and t.state = 3
+returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, r.node;
+
+-- name: succeed
+-- Exactly-once finish: the row leaves the hot table and enters history in one statement, or nothing happens.
+-- event: succeed
+with done as (
+    delete from task t
+    using unnest($1::bigint[], $2::int[], $3::int[], $4::bigint[], $5::bigint[], $6::bytea[], $7::int[], $8::int[], $9::bigint[])
+        as r (id, attempt, node, started_ms, ended_ms, result, exit_code, cpu_ms, max_memory)
+    where t.id = r.id and t.attempt = r.attempt and t.node = r.node and t.state in (3, 4, 5)
+    returning t.*, r.started_ms, r.ended_ms, r.result, r.exit_code, r.cpu_ms, r.max_memory
+), kept as (
+    insert into task_history (id, start_by, eligible_at, leased_at, started_at, ended_at, tree, size, max_memory, tenant, definition,
+        shape, cap_ms, attempt, node, level, exit_code, cpu_ms, state, category, outcome, failures, resource_failures, node_losses,
+        requeues, name, labels, key, input, result)
+    select id, start_by, eligible_at, leased_at, 'epoch'::timestamptz + started_ms * interval '1 millisecond',
+        'epoch'::timestamptz + ended_ms * interval '1 millisecond', tree, size, max_memory, tenant, definition, shape, cap_ms,
+        attempt, node, level, exit_code, cpu_ms, 6, category, 0, failures, resource_failures, node_losses, requeues, name, labels,
+        key, input, result
+    from done
+), told as (
+    insert into event (tenant, kind, tasks) select tenant, 'task.succeeded', array_agg(id) from done group by tenant
+)
+select id, tenant, shape, node, has_dependants, tree from done;
+
+-- name: lock
+-- The rows behind reports that did not succeed, locked in order, for the retry policy to decide on.
+select id, attempt, node, state, tenant, shape, definition, start_by, eligible_at, leased_at, started_at, cap_ms, failures,
+    resource_failures, node_losses, requeues, cancel_at, has_dependants, tree, category
+from task where id = any ($1::bigint[]) order by id for update;
+
+-- name: retry
+-- Another attempt is allowed: waits for its time, or is ready at once. The ended attempt is kept.
+-- event: retry
+with r as (
+    select * from unnest($1::bigint[], $2::smallint[], $3::timestamptz[], $4::timestamptz[], $5::smallint[], $6::smallint[],
+        $7::smallint[], $8::smallint[])
+        as r (id, state, eligible_at, start_by, failures, resource_failures, node_losses, requeues)
+)
+update task t
+set state = r.state, eligible_at = r.eligible_at, start_by = r.start_by, failures = r.failures,
+    resource_failures = r.resource_failures, node_losses = r.node_losses, requeues = r.requeues,
+    node = null, leased_at = null, started_at = null
+from r
+where t.id = r.id and t.state in (3, 4, 5)
+returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, t.state;
+
+-- name: keep_attempts
+-- Attempts that were not the last.
+insert into attempt (task, attempt, node, leased_at, started_at, ended_at, outcome, exit_code, error, cpu_ms, max_memory)
+select * from unnest($1::bigint[], $2::int[], $3::int[], $4::timestamptz[], $5::timestamptz[], $6::timestamptz[], $7::smallint[],
+    $8::int[], $9::text[], $10::int[], $11::bigint[])
+on conflict do nothing;
+
+-- name: end_without_success
+-- Cancelled, skipped or expired: into history with the reason.
+-- event: cancel, skip, expire
+with done as (
+    delete from task t
+    using unnest($1::bigint[], $2::smallint[], $3::smallint[], $4::text[], $5::int[], $6::timestamptz[], $7::timestamptz[])
+        as r (id, final, outcome, error, exit_code, begun_at, ended_at)
+    where t.id = r.id
+    returning t.*, r.final, r.outcome, r.error, r.exit_code, r.begun_at, r.ended_at
+), kept as (
+    insert into task_history (id, start_by, eligible_at, leased_at, started_at, ended_at, tree, size, tenant, definition,
+        shape, cap_ms, attempt, node, level, exit_code, state, category, outcome, failures, resource_failures, node_losses,
+        requeues, name, labels, key, error, input)
+    select id, start_by, eligible_at, leased_at, begun_at, ended_at, tree, size, tenant, definition, shape,
+        cap_ms, attempt, node, level, exit_code, final, category, outcome, failures, resource_failures, node_losses, requeues, name,
+        labels, key, error, input
+    from done
+), told as (
+    insert into event (tenant, kind, tasks)
+    select tenant, case final when 8 then 'task.cancelled' when 9 then 'task.skipped' else 'task.expired' end, array_agg(id)
+    from done group by tenant, final
+)
+select id, tenant, shape, node, has_dependants, tree, final from done;
+
+-- name: fail
+-- Out of attempts, or impossible: kept whole as a dead letter.
+-- event: fail
+with done as (
+    delete from task t
+    using unnest($1::bigint[], $2::smallint[], $3::text[], $4::int[], $5::timestamptz[], $6::timestamptz[], $7::int[], $8::bigint[],
+        $9::text[], $10::smallint[], $11::smallint[], $12::smallint[])
+        as r (id, outcome, error, exit_code, begun_at, ended_at, cpu_ms, max_memory, fingerprint, f, rf, nl)
+    where t.id = r.id
+    returning t.*, r.outcome, r.error, r.exit_code, r.begun_at, r.ended_at, r.cpu_ms, r.max_memory, r.fingerprint, r.f, r.rf, r.nl
+), kept as (
+    insert into dead_letter (id, start_by, eligible_at, leased_at, started_at, ended_at, tree, size, max_memory, tenant, definition,
+        shape, cap_ms, attempt, node, level, exit_code, cpu_ms, category, outcome, failures, resource_failures, node_losses,
+        requeues, has_dependants, name, labels, key, error, input, fingerprint)
+    select id, start_by, eligible_at, leased_at, begun_at, ended_at, tree, size, max_memory, tenant, definition, shape, cap_ms,
+        attempt, node, level, exit_code, cpu_ms, category, outcome, f, rf, nl, requeues, has_dependants, name, labels, key, error,
+        input, fingerprint
+    from done
+), told as (
+    insert into event (tenant, kind, tasks) select tenant, 'task.failed', array_agg(id) from done group by tenant
+)
+select id, tenant, shape, node, has_dependants, tree from done;
+
+-- name: come_due
+-- Scheduled tasks whose time has come, oldest first, if this server still leads the timekeeper.
+-- event: come_due
+with fence as materialized (
+    select 1 from duty where name = 'timekeeper' and epoch = $1 and expires_at > clock_timestamp() for share
+), due as materialized (
+    select id from task where state = 1 and eligible_at <= clock_timestamp() and exists (select 1 from fence)
+    order by eligible_at limit $2 for update skip locked
+)
+update task t set state = 2 from due where t.id = due.id and t.state = 1
+returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms;
+
+-- name: next_due
+-- When the next scheduled task comes due, as seconds from now (negative: overdue).
+select extract(epoch from eligible_at - clock_timestamp())::float8 from task where state = 1 order by eligible_at limit 1;
+
+-- name: heads
+-- The next tasks of each given group after its cursor, in order: groups are read by the ready index alone.
+select g.n::int as n, t.start_by, t.cap_ms, t.id
+from unnest($1::int[], $2::int[], $3::timestamptz[], $4::int[], $5::bigint[])
+    with ordinality as g (tenant, shape, start_by, cap_ms, id, n)
+cross join lateral (
+    select start_by, cap_ms, id from task
+    where state = 2 and tenant = g.tenant and shape = g.shape and (start_by, cap_ms, id) > (g.start_by, g.cap_ms, g.id)
+    order by start_by, cap_ms, id limit $6
+) t;
+
+-- name: groups
+-- Every (tenant, shape) that has a ready task: a loose scan that jumps from group to group in the ready index.
+with recursive found as (
+    (select tenant, shape from task where state = 2 order by tenant, shape limit 1)
+    union all
+    select next.tenant, next.shape from found cross join lateral (
+        select tenant, shape from task
+        where state = 2 and (tenant, shape) > (found.tenant, found.shape) order by tenant, shape limit 1
+    ) next
+)
+select tenant, shape from found;
+
+-- name: allocated
+-- How many attempts of each shape each node answers for; all nodes when none are named.
+select node, shape, count(*)::int as count from task
+where state in (3, 4, 5) and ($1::int[] is null or node = any ($1::int[])) group by node, shape;
+
+-- name: cancel_waiting
+-- Those of the given tasks that no node holds, locked in order; they are ended at once.
+select id, tenant from task where id = any ($1::bigint[]) and state in (0, 1, 2) order by id for update;
+
+-- name: wish_cancel
+-- Tasks held by a node: the wish is recorded, the node is told, and its report ends them.
+with w as (select id from task where id = any ($1::bigint[]) and state in (3, 4, 5) order by id for update)
+update task t set cancel_at = coalesce(t.cancel_at, clock_timestamp()) from w where t.id = w.id
+returning t.id, t.attempt, t.node;
+
+-- name: cancels
+-- Wishes that nodes have not carried out yet.
+select id, attempt, node from task where cancel_at is not null and state in (3, 4, 5);
+
+-- name: revive
+-- A dead letter becomes a ready task again: same id, the fence goes on rising, counters start over.
+-- event: revive
+with back as (
+    delete from dead_letter d using unnest($1::bigint[], $2::int[], $3::int[], $4::int[], $5::bigint[], $6::smallint[])
+        as r (id, definition, shape, cap_ms, tolerance_ms, category)
+    where d.id = r.id
+    returning d.*, r.definition as new_definition, r.shape as new_shape, r.cap_ms as new_cap, r.tolerance_ms,
+        r.category as new_category
+)
+insert into task (id, start_by, eligible_at, tree, size, tenant, definition, shape, cap_ms, attempt, level, state, category,
+    has_dependants, name, labels, key, input)
+select id, clock_timestamp() + tolerance_ms * interval '1 millisecond', clock_timestamp(), tree, size, tenant, new_definition, new_shape,
+    new_cap, attempt, level, 2, new_category, has_dependants, name, labels, key, coalesce($7::bytea, input)
+from back
+returning id, tenant, shape, start_by, cap_ms;
+
+-- name: mark_upstream
+-- Existing tasks that new ones wait for. The update locks them, so a finish waits for our commit and then sees our edges.
+with u as (select id from task where id = any ($1::bigint[]) and tenant = $2 order by id for update)
+update task t set has_dependants = true from u where t.id = u.id
+returning t.id;
+
+-- name: ended_upstream
+-- How upstreams that are no longer hot ended; the tenant's own only.
+select id, state from task_history where id = any ($1::bigint[]) and tenant = $2
+union all
+select id, state from dead_letter where id = any ($1::bigint[]) and tenant = $2;

@@ -1,0 +1,126 @@
+"""Facts told once; logs and metrics subscribe here. Every metric and log event of Headway is listed in this file.
+
+Names carry the prefix `headway_`; no ids in labels. Logs are one line each: text for people, JSON for machines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import Counter as Total
+
+registry = CollectorRegistry()
+
+_SUBMITTED = Total("headway_tasks_submitted", "Tasks stored by this server", registry=registry)
+_ENDED = Total("headway_tasks_finished", "Tasks that reached a final state", ["state"], registry=registry)
+_REJECTED = Total("headway_admission_rejected", "Requests refused", ["reason"], registry=registry)
+_LEASED = Total("headway_tasks_leased", "Attempts handed to nodes", registry=registry)
+_LOST = Total("headway_nodes_lost", "Nodes declared lost", registry=registry)
+_EXCHANGES = Total("headway_exchange_requests", "Exchanges answered", registry=registry)
+_PLAN_SECONDS = Histogram(
+    "headway_scheduler_loop_seconds",
+    "One planning round",
+    registry=registry,
+    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1),
+)
+_WAIT_SECONDS = Histogram(
+    "headway_schedule_to_start_seconds",
+    "From eligible to leased",
+    registry=registry,
+    buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 1, 10, 60, 600),
+)
+_TOP_K = Gauge("headway_top_k", "Most tasks handed out in one round", registry=registry)
+_LEADS = Gauge("headway_leader", "1 when this server leads the duty", ["duty"], registry=registry)
+QUEUE_DEPTH = Gauge("headway_queue_depth", "Waiting tasks", ["queue", "state"], registry=registry)
+QUEUE_OLDEST = Gauge("headway_queue_oldest_age_seconds", "Age of the oldest ready task", ["queue"], registry=registry)
+DEAD_LETTERS = Gauge("headway_dlq_size", "Dead letters", registry=registry)
+NODE_CAPACITY = Gauge("headway_node_resource_capacity", "Capacity of the fleet", ["resource"], registry=registry)
+NODE_ALLOCATED = Gauge("headway_node_resource_allocated", "Allocated on the fleet", ["resource"], registry=registry)
+
+totals: Counter[str] = Counter()  # the same totals for /v1/stats, without reaching into the metrics library
+
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+def configure(*, log_format: str, log_level: str) -> None:
+    """Set up the one logger: a line of JSON or of key=value for each event, on stderr."""
+    render: Any = structlog.processors.JSONRenderer(default=str)
+    if log_format == "text":
+        render = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], drop_missing=True)
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.EventRenamer("event"),
+            render,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[log_level]),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+def log(event: str, *, level: str = "info", **fields: Any) -> None:
+    """One structured line."""
+    structlog.get_logger().log(_LEVELS[level], event, **fields)
+
+
+_tasks: set[asyncio.Task[None]] = set()
+
+
+def background(work: Coroutine[Any, Any, None]) -> None:
+    """Run something nobody waits for; a failure is logged, never lost."""
+    task = asyncio.get_running_loop().create_task(work)
+    _tasks.add(task)
+    task.add_done_callback(_finished)
+
+
+def _finished(task: asyncio.Task[None]) -> None:
+    _tasks.discard(task)
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log("background.failed", level="error", error=repr(error))
+
+
+def submitted(count: int) -> None:
+    _SUBMITTED.inc(count)
+    totals["submitted"] += count
+
+
+def ended(tasks: Iterable[tuple[int, Any]]) -> None:
+    for state, count in Counter(state for _, state in tasks).items():
+        _ENDED.labels(state=state.word).inc(count)
+        totals["finished"] += count
+
+
+def rejected(reason: str) -> None:
+    _REJECTED.labels(reason=reason).inc()
+
+
+def planned(count: int, seconds: float, top_k: int) -> None:
+    _LEASED.inc(count)
+    totals["leased"] += count
+    _PLAN_SECONDS.observe(seconds)
+    _TOP_K.set(top_k)
+
+
+def waited(seconds: float) -> None:
+    _WAIT_SECONDS.observe(seconds)
+
+
+def node_lost(name: str, tasks: int) -> None:
+    _LOST.inc()
+    log("node.lost", level="warning", node=name, tasks=tasks)
+
+
+def exchanged() -> None:
+    _EXCHANGES.inc()
+
+
+def leads(duty: str, yes: bool) -> None:
+    _LEADS.labels(duty=duty).set(int(yes))
