@@ -1,0 +1,347 @@
+"""The exchange side: everything an agent says to servers and hears from them.
+
+Three conversations at once. *Poll* holds one call open that brings orders. *Report* sends news as soon as the last
+were answered. *Beat* says each heartbeat_s that we live and what we hold; only an answer with `renewed` moves the
+lease on, from the moment the call was *sent*. Task data is not decoded here: it passes between the server's answer
+and the supervisor as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+import msgspec
+
+from headway.agent.clock import boottime
+from headway.agent.link import Answer, Ask, Drain, Lease, Lost, NewBoot, Part, Report, Reported, State, Taken
+from headway.agent.link_async import Link
+from headway.agent.reports import compose
+from headway.errors import Unauthorized, VersionMismatch
+from headway.version import VERSION
+from headway.wire import PROTOCOL
+from headway.wire.exchange import MSGPACK, Exchange, Ref, Register, Registered, encode_msgpack
+from headway.wire.http import Http, Response
+from headway.wire.views import Problem
+
+POLL_S = 10.0
+BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+REPORT_BYTES = 8 * 2**20  # in one call
+REGISTER_TIMEOUT_S = 5.0
+REPORT_TIMEOUT_S = 30.0
+
+
+class Head(msgspec.Struct):
+    """What the exchange side itself reads of an answer (wire.exchange.Orders)."""
+
+    sequence: int
+    renewed: bool = False
+    hold: bool = False
+    lost: bool = False
+    drain: bool = False
+    orders: msgspec.Raw = msgspec.Raw()
+    cancels: msgspec.Raw = msgspec.Raw()
+
+
+class Refused(Exception):
+    """This boot is not welcome any more: register again."""
+
+
+_decode_head = msgspec.msgpack.Decoder(Head).decode
+_decode_refs = msgspec.msgpack.Decoder(list[Ref]).decode
+
+
+class Servers:
+    """The servers of this cluster; one is used until it fails, then the next."""
+
+    def __init__(self, urls: list[str], token: str | None, tls_ca: str | None) -> None:
+        self._token, self._tls_ca = token, tls_ca
+        self._https = [self._connection(url) for url in urls]
+        self._at = 0
+        self._closing: set[asyncio.Task[None]] = set()
+        self.failures = 0
+
+    def _connection(self, url: str) -> Http:
+        return Http(url, token=self._token, tls_ca=self._tls_ca, connect_timeout=1.0)
+
+    @property
+    def http(self) -> Http:
+        return self._https[self._at]
+
+    def failed(self, http: Http) -> None:
+        """Move on, unless somebody else already has."""
+        if http is not self.http:
+            return
+        self.failures += 1
+        if len(self._https) > 1:  # calls still waiting at the old one would wait for nothing
+            self._https[self._at] = self._connection(http.base_url)
+            closing = asyncio.get_running_loop().create_task(http.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+            self._at = (self._at + 1) % len(self._https)
+
+    def backoff(self) -> float:
+        """Short at first: another server may be there; never long: the lease is 3 s."""
+        return BACKOFF_S[min(self.failures // len(self._https), len(BACKOFF_S) - 1)]
+
+    async def close(self) -> None:
+        for http in self._https:
+            await http.close()
+
+
+class ExchangeSide:
+    def __init__(self, servers: Servers, link: Link, register: Register, log: Callable[..., None]) -> None:
+        self.servers, self.link, self.log = servers, link, log
+        self.register = register
+        self.terms = Registered(0, 1.0, 3.0, 60.0, PROTOCOL, VERSION)
+        self.boot = ""
+        self.lease = 0.0  # CLOCK_BOOTTIME; read by main.py, which kills a frozen supervisor when it passes
+        self.draining = False
+        self._renewed = 0.0
+        self._sequence = int(boottime() * 1e6)  # above any of an earlier exchange side of the same boot
+        self._parts: list[tuple[int, Part]] = []  # with the number of their report; they stay until they are answered
+        self._news = asyncio.Event()
+        self._server_drains = False
+        self._received: list[Ref] = []
+        self._unknown: list[int] = []
+        self._answers = 0
+        self._asks = 0
+        self._taken: dict[int, asyncio.Future[Taken]] = {}
+        self._states: dict[int, asyncio.Future[State]] = {}
+        self._boot_changed = asyncio.Event()
+        self._leased = asyncio.Event()
+
+    # --- from the supervisor
+
+    def hear(self, message: object) -> None:
+        if isinstance(message, Report):
+            self._parts += [(message.number, part) for part in message.parts]
+            self._news.set()
+        elif isinstance(message, Taken):
+            if (taken := self._taken.pop(message.number, None)) is not None and not taken.done():
+                taken.set_result(message)
+        elif isinstance(message, State):
+            if (state := self._states.pop(message.number, None)) is not None and not state.done():
+                state.set_result(message)
+        elif isinstance(message, NewBoot):
+            self.boot, self.lease = message.boot, 0.0
+            self._boot_changed.set()
+
+    # --- the life of a boot
+
+    async def run(self) -> None:
+        """Serve one supervisor for as long as it lives."""
+        while True:
+            await self._wait_for_boot()
+            await self._register()
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for conversation in (self._poll, self._report, self._beat, self._until_new_boot):
+                        group.create_task(conversation())
+            except* Refused as refused:
+                self.log("agent.registers_again", reason=str(refused.exceptions[0]))
+
+    def drain(self) -> None:
+        """Give back what has not begun and take nothing new."""
+        self.draining = True
+        self.link.send(Drain(True))
+
+    @property
+    def clear(self) -> bool:
+        """Whether everything the supervisor told was answered."""
+        return not self._parts and not self._received
+
+    async def _wait_for_boot(self) -> None:
+        if not self.boot:
+            await self._boot_changed.wait()
+        self._boot_changed.clear()
+        self._leased.clear()
+        self._received, self._unknown = [], []
+
+    async def _until_new_boot(self) -> None:
+        await self._boot_changed.wait()
+        raise Refused("the supervisor has a new boot id")
+
+    async def _register(self) -> None:
+        first = True
+        while True:
+            http = self.servers.http
+            register = msgspec.structs.replace(self.register, boot=self.boot)
+            try:
+                response = await http.request(
+                    "POST",
+                    "/v1/nodes",
+                    body=encode_msgpack(register),
+                    content_type=MSGPACK,
+                    timeout=REGISTER_TIMEOUT_S,
+                    headers={"accept": MSGPACK},
+                    idempotent=True,
+                )
+                self.terms = _registered(response)
+            except (ConnectionError, TimeoutError, Unavailable) as error:
+                if first:
+                    self.log("agent.cannot_register", server=http.base_url, reason=str(error), level="warning")
+                first = False
+                self.servers.failed(http)
+                await asyncio.sleep(self.servers.backoff())
+            else:
+                self.servers.failures = 0
+                self.log("agent.registered", node=self.terms.id, server=http.base_url, boot=self.boot)
+                return
+
+    # --- conversations
+
+    async def _poll(self) -> None:
+        await self._leased.wait()  # without a lease the supervisor takes no orders
+        while True:
+            sent = len(self._received)
+            head = Exchange(
+                self.boot,
+                self._next(),
+                wait_s=POLL_S,
+                received=self._received[:sent],
+                unknown_definitions=self._unknown,
+                draining=self.draining,
+            )
+            answer = await self._call(encode_msgpack(head), timeout=POLL_S + 5)
+            if answer is not None:
+                del self._received[:sent]
+                await self._accept(answer, self.boot)
+
+    async def _report(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._parts:
+                count = self._portion()
+                parts = [part for _, part in self._parts[:count]]
+                body = compose(Exchange(self.boot, self._next(), draining=self.draining), parts)
+                while (answer := await self._call(body, timeout=REPORT_TIMEOUT_S)) is None:
+                    pass
+                last = self._parts[count - 1][0]
+                del self._parts[:count]
+                whole = not self._parts or self._parts[0][0] > last
+                self.link.send(Reported(last if whole else last - 1))
+                await self._accept(answer, self.boot)
+
+    def _portion(self) -> int:
+        """How many parts go into one call."""
+        size = 0
+        for count, (_, part) in enumerate(self._parts, 1):
+            size += len(part.items)
+            if size >= REPORT_BYTES:
+                return count
+        return len(self._parts)
+
+    async def _beat(self) -> None:
+        due = asyncio.get_running_loop().time()
+        timeout = max(self.terms.fence_s / 2 - 0.1, 0.2)
+        while True:
+            state = await self.state()
+            if state.boot == self.boot:
+                sent = boottime()
+                head = Exchange(self.boot, self._next(), heartbeat=True, held=_decode_refs(state.held), draining=self.draining)
+                answer = await self._call(encode_msgpack(head), timeout=timeout)
+                if answer is not None:
+                    self._renew(_decode_head(answer), sent)
+                    await self._accept(answer, self.boot)
+                    due += self.terms.heartbeat_s
+            now = asyncio.get_running_loop().time()
+            due = max(due, now)
+            await asyncio.sleep(due - now)
+
+    async def beat_once(self) -> None:
+        """The last word of an agent that ends."""
+        with contextlib.suppress(ConnectionError, TimeoutError, Refused):  # it is lost after a while all the same
+            await self._post(encode_msgpack(Exchange(self.boot, self._next(), heartbeat=True, held=[], draining=True)), 2.0)
+
+    async def state(self) -> State:
+        """The supervisor's own word. It comes at once, or the supervisor is frozen and there is no heartbeat."""
+        self._asks += 1
+        future: asyncio.Future[State] = asyncio.get_running_loop().create_future()
+        self._states[self._asks] = future
+        self.link.send(Ask(self._asks))
+        return await future
+
+    def _renew(self, head: Head, sent: float) -> None:
+        if head.renewed:
+            self._renewed = sent
+        elif not head.hold or sent - self._renewed > self.terms.hold_s:
+            return
+        self.lease = max(self.lease, sent + self.terms.fence_s)
+        self.link.send(Lease(self.boot, self.lease))
+        self._leased.set()
+        if head.drain != self._server_drains:
+            self._server_drains = head.drain
+            self.link.send(Drain(head.drain or self.draining))
+
+    async def _accept(self, body: bytes, boot: str) -> None:
+        """Hand orders on and wait until they are in the supervisor's hands: only then are they received."""
+        head = _decode_head(body)
+        if head.lost:
+            self.link.send(Lost(boot))
+            await self._boot_changed.wait()
+            raise Refused("the server declared this node lost")
+        if not memoryview(head.orders).nbytes and not memoryview(head.cancels).nbytes:
+            return
+        self._answers += 1
+        future = self._taken[self._answers] = asyncio.get_running_loop().create_future()
+        self.link.send(Answer(self._answers, boot, body))
+        taken = await future
+        self._received += _decode_refs(taken.refs)
+        self._unknown = taken.unknown
+
+    # --- calls
+
+    def _next(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    async def _call(self, body: bytes, timeout: float) -> bytes | None:
+        """One exchange; None when it did not get through: the caller says it again."""
+        http = self.servers.http
+        try:
+            answer = await self._post(body, timeout)
+        except (ConnectionError, TimeoutError, Unavailable) as error:
+            if not self.servers.failures:
+                self.log("agent.exchange_failed", server=http.base_url, reason=str(error), level="warning")
+            self.servers.failed(http)
+            await asyncio.sleep(self.servers.backoff())
+            return None
+        self.servers.failures = 0
+        return answer
+
+    async def _post(self, body: bytes, timeout: float) -> bytes:
+        path = f"/v1/nodes/{self.terms.id}/exchange"
+        response = await self.servers.http.request(
+            "POST", path, body=body, content_type=MSGPACK, timeout=timeout, headers={"accept": MSGPACK}, idempotent=True
+        )
+        if response.status == 200:
+            return response.body
+        if response.status in (404, 409, 410):
+            raise Refused(_detail(response))
+        raise Unavailable(_detail(response))
+
+
+class Unavailable(Exception):
+    """The server cannot answer now."""
+
+
+def _registered(response: Response) -> Registered:
+    if response.status in (200, 201):
+        decode = msgspec.msgpack.decode if "msgpack" in response.headers.get("content-type", "") else msgspec.json.decode
+        return decode(response.body, type=Registered)
+    detail = _detail(response)
+    if response.status in (401, 403):
+        raise Unauthorized(f"the server refused the agent's token: {detail}")
+    if response.status in (400, 409, 426):
+        raise VersionMismatch(detail)
+    raise Unavailable(detail)
+
+
+def _detail(response: Response) -> str:
+    try:
+        return msgspec.json.decode(response.body, type=Problem).detail
+    except msgspec.MsgspecError:
+        return f"HTTP {response.status}"

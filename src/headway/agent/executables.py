@@ -1,0 +1,180 @@
+"""The supervisor's hands for executables: start them, read what they print, end their trees, tell how they ended."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable
+
+from headway.agent import tree
+from headway.agent.clock import boottime, wall_ms
+from headway.agent.interpreters import NotStartable
+from headway.agent.loop import Loop
+from headway.agent.output import Capture
+from headway.agent.process import INSTANCE, Process, Spawner, finish, not_started, read_available
+from headway.agent.reports import Outbox
+from headway.domain.task import Definition
+from headway.wire.exchange import Finished, Order
+
+Exit = tuple[int, int, resource.struct_rusage]  # process id, status, usage
+QUIET_S = 0.02  # a process that lives longer has its pipes watched; most end before and are read once, at their end
+FLOOD = 32 * 1024
+LAST_WORDS = 2**21  # read at most this much of a pipe after the end: someone may go on writing
+
+
+class Executables:
+    def __init__(self, loop: Loop, outbox: Outbox, spawner: Spawner, instance: str, max_output: int) -> None:
+        self._loop, self._outbox, self._spawner = loop, outbox, spawner
+        self._instance, self._max_output = instance, max_output
+        self._by_pid: dict[int, Process] = {}
+        self._by_task: dict[int, Process] = {}
+        self._quiet: list[int] = []  # paused descriptors
+        self._me = os.getpid()
+
+    @property
+    def pids(self) -> list[int]:
+        return list(self._by_pid)
+
+    def spawn(self, order: Order, definition: Definition) -> Finished | None:
+        """Start it. What could not be started is finished already."""
+        directory = f"{self._spawner.scratch}/{order.id}-{order.attempt}"
+        capture = Capture(order.id, order.attempt, self._max_output)
+        process = Process(order, directory, capture, boottime(), wall_ms())
+        try:
+            self._spawner.spawn(process, definition)
+        except NotStartable as error:
+            why = str(error)
+        except OSError as error:
+            why = f"the node could not prepare the task: {error}"
+        else:
+            self._by_pid[process.pid] = self._by_task[order.id] = process
+            return None
+        process.close()
+        process.remove()
+        return not_started(process, why, wall_ms())
+
+    def end(self, task: int, *, force: bool) -> None:
+        process = self._by_task.get(task)
+        if process is None:
+            return
+        marked = process.marked(self._instance)
+        if force:
+            tree.kill([process.pid], marked)
+        else:
+            tree.terminate([process.pid], marked)
+
+    def ended(self, exits: list[Exit], known: set[int]) -> list[Finished]:
+        """These children were reaped. `known` are the supervisor's other children."""
+        gone = [(self._by_pid.pop(pid), status, usage) for pid, status, usage in exits if pid in self._by_pid]
+        for process, _, _ in gone:
+            del self._by_task[process.order.id]
+        self._kill_strays(known)
+        return [self._finish(process, status, usage) for process, status, usage in gone]
+
+    def _finish(self, process: Process, status: int, usage: resource.struct_rusage) -> Finished:
+        for stream, fd in process.fds:
+            read, closed = 0, False
+            while not closed and read < LAST_WORDS:
+                data, closed = read_available(fd)
+                if not data:
+                    break
+                read += len(data)
+                self._heard(process, stream, data)
+        now = wall_ms()
+        if last := process.capture.close(now):
+            self._outbox.add("output", last)
+        self._forget_pipes(process)
+        process.close()
+        cpu_ms = round((usage.ru_utime + usage.ru_stime) * 1000)
+        finished = finish(process, status, now, cpu_ms, _peak(usage))
+        process.remove()
+        return finished
+
+    # --- output
+
+    def tick(self, now: float) -> None:
+        for fd in self._quiet:
+            self._loop.resume(fd)
+        self._quiet.clear()
+        for process in self._by_pid.values():
+            if not process.registered and now - process.since >= QUIET_S:
+                process.registered = True
+                for stream, fd in process.fds:
+                    self._loop.add(fd, self._reader(process, stream, fd))
+
+    def _reader(self, process: Process, stream: int, fd: int) -> Callable[[], None]:
+        def read() -> None:
+            data, closed = read_available(fd)
+            if data:
+                self._heard(process, stream, data)
+            if closed:
+                self._loop.remove(fd)
+            elif len(data) < FLOOD:  # the next piece after the next tick: at most 20 a second
+                self._loop.pause(fd)
+                self._quiet.append(fd)
+
+        return read
+
+    def _heard(self, process: Process, stream: int, data: bytes) -> None:
+        output, progress = process.capture.feed(stream, data, wall_ms())
+        if output:
+            self._outbox.add("output", output)
+        if progress is not None:
+            self._outbox.add("progress", [progress])
+
+    def _forget_pipes(self, process: Process) -> None:
+        if process.registered:
+            for _, fd in process.fds:
+                self._loop.remove(fd)
+                if fd in self._quiet:
+                    self._quiet.remove(fd)
+
+    # --- leaving nothing behind
+
+    def _kill_strays(self, known: set[int]) -> None:
+        """Children we never started are orphans of tasks, come to us because we are the subreaper. Those of ended tasks die."""
+        strays = [pid for pid in tree.children(self._me) if pid not in self._by_pid and pid not in known]
+        for pid in strays:
+            if self._is_leftover(pid):
+                tree.kill([pid], None)
+
+    def _is_leftover(self, pid: int) -> bool:
+        text = tree.environ(pid)
+        for process in self._by_pid.values():
+            if process.marked(self._instance)(text):
+                return False
+        if f"\0{INSTANCE}={self._instance}\0".encode() in text:
+            return True
+        of = tree.stat(pid)  # it has cleared its marks: it can only belong to a task that is older than it
+        if of is None or of.zombie:
+            return False
+        older = [other for other in self._by_pid if (began := tree.stat(other)) is not None and began.start <= of.start]
+        return not older
+
+    def drop_all(self) -> None:
+        """Forget everything: it has been killed."""
+        for process in self._by_pid.values():
+            self._forget_pipes(process)
+            process.close()
+            process.remove()
+        self._by_pid.clear()
+        self._by_task.clear()
+
+
+def _peak(usage: resource.struct_rusage) -> int | None:
+    """The most memory it used. A child starts from our own peak (Linux carries it over exec): below that it tells nothing."""
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return usage.ru_maxrss * 1024 if usage.ru_maxrss > own else None
+
+
+def reap() -> list[Exit]:
+    """Every child that has ended."""
+    found: list[Exit] = []
+    while True:
+        try:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if not pid:
+            return found
+        found.append((pid, status, usage))

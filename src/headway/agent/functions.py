@@ -1,0 +1,170 @@
+"""Finding a function by its name and calling it with a task's input, inside a runner.
+
+Names: "module:qualname" is imported (installed packages, then the agent's --path folders);
+"/folder/file.py:qualname" is loaded from the file, for functions of a script that its author ran as __main__ on
+this machine. A changed file is loaded again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import importlib
+import importlib.util
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from types import CoroutineType, ModuleType
+from typing import Any
+
+import msgspec
+
+
+class NotFound(Exception):
+    """There is no such function here; says where it was looked for."""
+
+
+class BadResult(Exception):
+    """The function returned something that cannot be sent."""
+
+
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+_modules: dict[str, tuple[ModuleType, tuple[int, int]]] = {}  # file -> module, and (mtime, size) when it was loaded
+_loop: asyncio.AbstractEventLoop | None = None
+
+
+class Function:
+    """A function ready to be called."""
+
+    __slots__ = ("call", "file", "main", "pickled")
+
+    def __init__(self, name: str, codec: str) -> None:
+        where, _, qualname = name.partition(":")
+        self.pickled = codec == "pickle"
+        self.file = where if where.endswith(".py") and os.path.isabs(where) else None
+        module = load_file(where) if self.file else load_module(where)
+        self.main = module if self.file else None  # pickles of a script's classes name __main__
+        self.call: Callable[..., Any] = _attribute(module, qualname, name)
+
+    @property
+    def changed(self) -> bool:
+        return self.file is not None and _signature(self.file) != _modules[self.file][1]
+
+    def run(self, data: bytes) -> bytes | None:
+        """The encoded result of a call with an encoded input; None stands for None."""
+        if self.main is not None:
+            sys.modules["__main__"] = self.main
+        if self.pickled:
+            return self._run_pickled(data)
+        if not data or data == b"null":
+            result = self.call()
+        else:
+            value = _decode(data)
+            if type(value) is dict:
+                if value.keys() <= {"*", "**"} and value:
+                    result = self.call(*value.get("*", ()), **value.get("**", {}))
+                else:
+                    result = self.call(**value)
+            elif type(value) is list:
+                result = self.call(*value)
+            else:
+                result = self.call(value)
+        if result is None:
+            return None
+        if type(result) is CoroutineType:
+            result = _complete(result)
+        return _encoded(result)
+
+    def _run_pickled(self, data: bytes) -> bytes | None:
+        args, kwargs = pickle.loads(base64.b64decode(_decode(data))) if data and data != b"null" else ((), {})
+        result = self.call(*args, **kwargs)
+        if type(result) is CoroutineType:
+            result = _complete(result)
+        if result is None:
+            return None
+        try:
+            return _encode(base64.b64encode(pickle.dumps(result)).decode())
+        except Exception as error:  # pickling runs the value's own code, which may raise anything
+            raise BadResult(f"the result of type {type(result).__name__} cannot be pickled: {error}") from None
+
+
+def _encoded(result: Any) -> bytes | None:
+    if result is None:
+        return None
+    try:
+        return _encode(result)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise BadResult(
+            f"the result of type {type(result).__name__} cannot be stored as JSON: {error}; return plain values, or submit "
+            'with codec="pickle"'
+        ) from None
+
+
+def _complete(coroutine: CoroutineType[Any, Any, Any]) -> Any:
+    """Run a coroutine on the loop that all async functions of this runner share, so that their clients stay connected."""
+    global _loop
+    if _loop is None:
+        _loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(_loop)
+    return _loop.run_until_complete(coroutine)
+
+
+def load_module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        searched = ", ".join(path or "." for path in sys.path)
+        reason = "" if missing == name or name.startswith(f"{missing}.") else f" (needed by {name!r})"
+        raise NotFound(f"there is no module {missing!r}{reason} on this node; searched: {searched}") from None
+    except Exception as error:  # a module may fail in any way while it is imported
+        raise NotFound(f"importing {name!r} failed: {type(error).__name__}: {error}") from error
+
+
+def load_file(path: str) -> ModuleType:
+    """The module made of a script, under a name that stays the same."""
+    signature = _signature(path)
+    known = _modules.get(path)
+    if known is not None and known[1] == signature:
+        return known[0]
+    if signature == (0, 0):
+        raise NotFound(f"there is no file {path!r} on this node")
+    folder = os.path.dirname(path)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # as for a script that is run
+    name = f"headway_script_{hashlib.blake2b(path.encode(), digest_size=6).hexdigest()}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise NotFound(f"{path!r} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # as above
+        del sys.modules[name]
+        raise NotFound(f"loading {path!r} failed: {type(error).__name__}: {error}") from error
+    _modules[path] = (module, signature)
+    return module
+
+
+def _signature(path: str) -> tuple[int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return (0, 0)
+    return (found.st_mtime_ns, found.st_size)
+
+
+def _attribute(module: ModuleType, qualname: str, name: str) -> Callable[..., Any]:
+    value: Any = module
+    for part in qualname.split("."):
+        try:
+            value = getattr(value, part)
+        except AttributeError:
+            raise NotFound(f"{getattr(module, '__file__', module.__name__)} has no {qualname!r} (asked for {name!r})") from None
+    if not callable(value):
+        raise NotFound(f"{name!r} is a {type(value).__name__}, not a function")
+    return value  # type: ignore[no-any-return]

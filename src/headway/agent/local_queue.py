@@ -1,0 +1,141 @@
+"""What an agent was ordered to run and has not begun, in order, by shape of resources.
+
+Servers keep an agent a little ahead of what fits, so that it never waits for them. Whatever fits is started in the
+order of arrival; a later task may pass one that does not fit, but only PASSES times, so that a large task is not
+starved by small ones.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from headway.domain.task import Definition
+from headway.wire.exchange import Order
+
+Amounts = tuple[int, ...]
+PASSES = 1000  # starts of later tasks while the oldest does not fit
+UNKNOWN_S = 1.0  # what we assume of a function that never ran here: such go out one by one
+WEIGHT = 0.3  # of the newest duration in the moving average
+
+
+@dataclass(slots=True)
+class Estimate:
+    """How long one function takes, as a moving average."""
+
+    seconds: float | None = None
+
+    def learn(self, seconds: float) -> None:
+        self.seconds = seconds if self.seconds is None else self.seconds + WEIGHT * (seconds - self.seconds)
+
+    @property
+    def predicted(self) -> float:
+        return UNKNOWN_S if self.seconds is None else self.seconds
+
+
+@dataclass(slots=True)
+class Recipe:
+    """A definition as this agent uses it."""
+
+    definition: Definition
+    need: Amounts
+    cap_s: float
+    function: bool
+    estimate: Estimate
+
+
+@dataclass(slots=True)
+class Group:
+    """Waiting orders of one kind and one shape."""
+
+    function: bool
+    need: Amounts
+    orders: deque[Order] = field(default_factory=deque)
+    arrivals: deque[list[int]] = field(default_factory=deque)  # [number of the first, how many] for each run of arrivals
+    passed: int = 0
+
+
+class LocalQueue:
+    """Groups of waiting orders, the oldest head first."""
+
+    def __init__(self) -> None:
+        self.groups: dict[tuple[bool, Amounts], Group] = {}
+        self._arrivals = 1
+
+    def group(self, recipe: Recipe) -> Group:
+        key = (recipe.function, recipe.need)
+        found = self.groups.get(key)
+        if found is None:
+            found = self.groups[key] = Group(recipe.function, recipe.need)
+        return found
+
+    def add(self, group: Group, orders: Collection[Order]) -> None:
+        """A run of arrivals of one group."""
+        group.orders.extend(orders)
+        group.arrivals.append([self._arrivals, len(orders)])
+        self._arrivals += 1
+
+    def put_back(self, group: Group, orders: Collection[Order]) -> None:
+        """Orders that were handed on and came back go first again."""
+        if orders:
+            group.orders.extendleft(reversed(list(orders)))
+            group.arrivals.appendleft([0, len(orders)])
+
+    def next(self, free: Amounts, skip: Collection[int] = ()) -> Group | None:
+        """The group to start from: the oldest head that fits, unless one before it was passed too often."""
+        waiting = [group for group in self.groups.values() if group.orders]
+        waiting.sort(key=lambda group: group.arrivals[0][0])
+        for group in waiting:
+            if id(group) not in skip and fits(group.need, free):
+                return group
+            if group.passed >= PASSES:
+                return None
+        return None
+
+    def took(self, group: Group, count: int) -> None:
+        """`count` orders of the group were started: account for arrivals, and for those that were passed."""
+        head = group.arrivals[0][0]
+        for other in self.groups.values():
+            if other.orders and other is not group and other.arrivals[0][0] < head:
+                other.passed += count
+        group.passed = 0
+        while count:
+            run = group.arrivals[0]
+            part = min(count, run[1])
+            count -= part
+            run[1] -= part
+            if not run[1]:
+                group.arrivals.popleft()
+
+    def remove(self, wanted: set[int]) -> list[Order]:
+        """Take these task ids out, wherever they are."""
+        removed: list[Order] = []
+        for group in self.groups.values():
+            gone = [order for order in group.orders if order.id in wanted]
+            if gone:
+                removed += gone
+                self._replace(group, [order for order in group.orders if order.id not in wanted])
+        return removed
+
+    def empty(self) -> list[Order]:
+        """Take everything out."""
+        removed = list(self)
+        self.groups.clear()
+        return removed
+
+    def _replace(self, group: Group, orders: list[Order]) -> None:
+        first = group.arrivals[0][0]
+        group.orders = deque(orders)
+        group.arrivals = deque([[first, len(orders)]] if orders else [])
+
+    def __iter__(self) -> Iterator[Order]:
+        for group in self.groups.values():
+            yield from group.orders
+
+    def __len__(self) -> int:
+        return sum(len(group.orders) for group in self.groups.values())
+
+
+def fits(need: Amounts, free: Amounts) -> bool:
+    return all(asked <= there for asked, there in zip(need, free, strict=True))

@@ -1,0 +1,54 @@
+"""The supervisor's event loop: an epoll, callbacks for file descriptors, and a wake-up for signals."""
+
+from __future__ import annotations
+
+import select
+import signal
+import socket
+from collections.abc import Callable
+
+READ, HANG_UP = select.EPOLLIN, select.EPOLLHUP | select.EPOLLERR
+
+
+class Loop:
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
+        self._wake_write.setblocking(False)
+
+    def on_signals(self, numbers: tuple[int, ...], callback: Callable[[set[int]], None]) -> None:
+        """Call back from the loop, not from the middle of anything, with the signals that came."""
+        signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
+        for number in numbers:
+            signal.signal(number, _heard)
+        self.add(self._wake_read.fileno(), lambda: callback(set(self._wake_read.recv(4096))))
+
+    def add(self, fd: int, callback: Callable[[], None]) -> None:
+        self._callbacks[fd] = callback
+        self._epoll.register(fd, READ)
+
+    def pause(self, fd: int) -> None:
+        self._epoll.modify(fd, 0)
+
+    def resume(self, fd: int) -> None:
+        self._epoll.modify(fd, READ)
+
+    def want_write(self, fd: int, on: bool) -> None:
+        self._epoll.modify(fd, READ | select.EPOLLOUT if on else READ)
+
+    def remove(self, fd: int) -> None:
+        if self._callbacks.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
+
+    def poll(self, timeout: float | None) -> None:
+        """Wait, then call back for what is ready. A callback may remove what comes after it."""
+        for fd, _ in self._epoll.poll(timeout):
+            callback = self._callbacks.get(fd)
+            if callback is not None:
+                callback()
+
+
+def _heard(number: int, frame: object) -> None:
+    """The wake-up descriptor tells the loop."""

@@ -1,0 +1,253 @@
+"""The agent as a whole: starts the supervisor, watches it, serves it, and ends it.
+
+Who may die, and what happens then:
+
+- The supervisor is killed: its orphans come to this process, the next subreaper above. All are killed at once, a
+  new supervisor starts with a new boot id, and the server gives back what the old one held.
+- The supervisor is frozen: it answers no question, so no heartbeat is sent. When the lease has passed, it and its
+  tasks are killed.
+- This process is killed: the supervisor starts another one by `adopt`, which goes on with what runs.
+- This process is frozen: the supervisor kills its tasks when the lease passes, and goes on under a new boot id.
+- Both are killed: warm runners die with them; programs may be left. The next agent of this node on this machine
+  finds them by their mark in the environment and kills them before it registers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+
+import msgspec
+
+from headway import telemetry
+from headway.agent import tree
+from headway.agent.clock import boottime
+from headway.agent.exchange import ExchangeSide, Servers
+from headway.agent.hardware import capacity
+from headway.agent.link import Adopt, EndAll, Quit, Setup
+from headway.agent.link_async import Link
+from headway.agent.process import INHERITED, INSTANCE
+from headway.agent.runners import PASSED_ON
+from headway.agent.supervisor import LINK_FD, PROCESS
+from headway.config import Settings
+from headway.domain.resources import Capacity
+from headway.errors import ConfigError, HeadwayError
+from headway.version import VERSION
+from headway.wire import PROTOCOL
+from headway.wire.exchange import Register
+
+_SUPERVISE = "from headway.agent.supervisor import main; main()"
+FROZEN_S = 0.15  # after the end of the lease: the supervisor has had its chance to end the tasks itself
+END_GRACE_S = 5.0
+LAST_REPORT_S = 2.0
+
+
+def run(settings: Settings) -> int:
+    """The whole agent, until SIGTERM or SIGINT; returns its exit code."""
+    telemetry.configure(log_format=settings.log_format, log_level=settings.log_level)
+    agent = Agent(settings)
+    agent.take_over()
+    return asyncio.run(agent.run())
+
+
+def adopt() -> None:
+    """Started by a supervisor whose exchange side died; the link is descriptor 3 and begins with the settings."""
+    os.set_inheritable(LINK_FD, False)
+    sock = socket.socket(fileno=LINK_FD)
+    length = sock.recv(4, socket.MSG_WAITALL)  # exactly the first frame: the rest is for the link
+    body = sock.recv(int.from_bytes(length, "little"), socket.MSG_WAITALL)
+    message = msgspec.msgpack.decode(body, type=Adopt)
+    settings = msgspec.msgpack.decode(message.settings, type=Settings)
+    telemetry.configure(log_format=settings.log_format, log_level=settings.log_level)
+    agent = Agent(settings)
+    agent.adopted(message.supervisor, sock)
+    raise SystemExit(asyncio.run(agent.run()))
+
+
+class Agent:
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.work_dir = os.path.realpath(
+            settings.work_dir or os.path.join(settings.data_dir, "agent", settings.node_name.replace("/", "_"))
+        )
+        os.makedirs(self.work_dir, mode=0o700, exist_ok=True)
+        key = f"{self.work_dir}\0{settings.node_name}".encode()
+        self.instance = hashlib.blake2b(key, digest_size=8).hexdigest()
+        self.capacity = _capacity(settings, self.work_dir)
+        self.supervisor = 0
+        self._sock: socket.socket | None = None
+        self._lock: int | None = None
+        self._others = set(tree.children(os.getpid()))  # children that are none of our business
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+
+    def take_over(self) -> None:
+        """Be the only agent of this node on this machine, and leave nothing of an earlier one running."""
+        self._lock = os.open(os.path.join(self.work_dir, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"an agent of node {self.settings.node_name!r} is already running here",
+                hint="choose another --node-name, or stop it first",
+            ) from None
+        tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
+        self._kill_leftovers()
+
+    def adopted(self, supervisor: int, sock: socket.socket) -> None:
+        """Go on for an exchange side that died."""
+        self.supervisor, self._sock = supervisor, sock
+        tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
+
+    def _kill_leftovers(self) -> None:
+        supervisor = tree.carries(f"{PROCESS}={self.instance}")
+        task = tree.carries(f"{INSTANCE}={self.instance}")
+        killed = tree.kill([], lambda text: supervisor(text) or task(text))
+        if killed:
+            telemetry.log("agent.killed_leftovers", level="warning", processes=len(killed))
+
+    # --- the supervisor
+
+    def _start_supervisor(self) -> None:
+        ours, theirs = socket.socketpair()
+        high = os.dup(theirs.fileno())
+        try:
+            self.supervisor = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-P", "-c", _SUPERVISE],
+                _environment(os.environ, self.instance),
+                file_actions=[(os.POSIX_SPAWN_DUP2, high, LINK_FD)],
+                setsid=True,
+                setsigmask=(),
+            )
+        finally:
+            os.close(high)
+            theirs.close()
+        self._sock = ours
+
+    def _kill_supervisor(self) -> None:
+        """The supervisor is dead or frozen: end it and everything that was below it."""
+        orphans = [pid for pid in tree.children(os.getpid()) if pid not in self._others]
+        tree.kill([*orphans, self.supervisor], tree.carries(f"{INSTANCE}={self.instance}"))
+        tree.send([self.supervisor], signal.SIGKILL)  # it may be our parent, which a walk spares
+        for pid in tree.children(os.getpid()):
+            if pid not in self._others:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+        self.supervisor, self._sock = 0, None
+
+    async def _connect(self, servers: Servers) -> tuple[Link, ExchangeSide]:
+        fresh = self._sock is None
+        if self._sock is None:
+            self._start_supervisor()
+        assert self._sock is not None
+        side: ExchangeSide
+        link = await Link.connect(self._sock, lambda message: side.hear(message))
+        register = Register(name=self.settings.node_name, boot="", capacity=self.capacity, protocol=PROTOCOL, version=VERSION)
+        side = ExchangeSide(servers, link, register, telemetry.log)
+        if fresh:
+            amounts = list(self.capacity.amounts())
+            link.send(Setup(msgspec.msgpack.encode(self.settings), self.instance, self.work_dir, amounts))
+        return link, side
+
+    # --- the life of the agent
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._asked_to_stop)
+        urls = [url.strip() for url in self.settings.url.split(",") if url.strip()]
+        servers = Servers(urls, self.settings.token, self.settings.tls_ca)
+        try:
+            while True:
+                link, side = await self._connect(servers)
+                code = await self._serve(link, side)
+                link.close()
+                if code is not None:
+                    return code
+                self._kill_supervisor()
+        finally:
+            await servers.close()
+
+    async def _serve(self, link: Link, side: ExchangeSide) -> int | None:
+        """Serve one supervisor. An exit code when the agent shall end, None when the supervisor is dead or frozen."""
+        serving = asyncio.create_task(side.run())
+        stopping = asyncio.create_task(self._drain(link, side))
+        dead = asyncio.create_task(link.ended.wait())
+        frozen = asyncio.create_task(_frozen(side))
+        everything = (serving, stopping, dead, frozen)
+        done, _ = await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
+        for task in everything:
+            task.cancel()
+        await asyncio.gather(*everything, return_exceptions=True)
+        if serving in done:
+            link.send(Quit())
+            await link.ended.wait()
+            return _failed(serving.exception())
+        if stopping in done:
+            await side.beat_once()
+            link.send(Quit())
+            await link.ended.wait()
+            return 0
+        telemetry.log("agent.supervisor_gone", level="error", how="died" if dead in done else "does not answer")
+        return None
+
+    def _asked_to_stop(self) -> None:
+        (self._hurry if self._stop.is_set() else self._stop).set()
+
+    async def _drain(self, link: Link, side: ExchangeSide) -> None:
+        """After SIGTERM: wait for what runs, then end it; a second SIGTERM ends it at once."""
+        await self._stop.wait()
+        telemetry.log("agent.draining", seconds=self.settings.drain_s)
+        side.drain()
+        if await self._settled(side, self.settings.drain_s, self._hurry):
+            return
+        grace = 0.0 if self._hurry.is_set() else END_GRACE_S
+        link.send(EndAll(grace))
+        await self._settled(side, grace + LAST_REPORT_S, asyncio.Event())
+
+    async def _settled(self, side: ExchangeSide, seconds: float, hurry: asyncio.Event) -> bool:
+        """Whether within that time nothing is held any more and everything was reported."""
+        until = boottime() + seconds
+        while boottime() < until and not hurry.is_set():
+            if (await side.state()).settled and side.clear:
+                return True
+            await asyncio.sleep(0.05)
+        return False
+
+
+async def _frozen(side: ExchangeSide) -> None:
+    """Returns when the lease is over and the supervisor has not said that it has ended its tasks."""
+    while True:
+        lease = side.lease
+        if lease and boottime() >= lease + FROZEN_S:
+            await asyncio.sleep(0.05)  # this process itself may have been frozen: read first what was said meanwhile
+            if side.lease == lease:
+                return
+        await asyncio.sleep(max(lease + FROZEN_S - boottime(), 0.0) if lease else 0.5)
+
+
+def _failed(error: BaseException | None) -> int:
+    if isinstance(error, HeadwayError):
+        raise error
+    if error is not None:
+        raise RuntimeError("the agent's exchange side failed") from error
+    raise AssertionError("the exchange side ended by itself")
+
+
+def _capacity(settings: Settings, work_dir: str) -> Capacity:
+    return capacity(cpus=settings.cpus, memory=settings.memory, disk=settings.disk, labels=settings.labels, work_dir=work_dir)
+
+
+def _environment(source: Mapping[str, str], instance: str) -> dict[str, str]:
+    """For the supervisor: what tasks and runners may inherit, and its mark. No token: it gets the settings by the link."""
+    env = {name: source[name] for name in (*INHERITED, *PASSED_ON) if name in source}
+    env[PROCESS] = instance
+    return env

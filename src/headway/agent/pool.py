@@ -1,0 +1,312 @@
+"""Warm runners as the machine sees them: who has which batch, who is asked for it back, who is started and ended.
+
+A runner holds the resources of one task and runs a batch of tasks of that shape one after another. A batch is about
+TARGET_S of predicted work, so that tiny tasks cost one message for hundreds of them and long ones go out alone.
+When a prediction was wrong, what has not begun is asked back and goes to another runner.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headway.agent.local_queue import Amounts, Group
+from headway.agent.signals import (
+    AskBack,
+    EndAllAsked,
+    Ending,
+    EndRunner,
+    GiveBatch,
+    Nudge,
+    RunnerDid,
+    RunnerEnded,
+    RunnerGaveBack,
+    StartRunner,
+    StopRunner,
+    Tick,
+)
+from headway.domain.lifecycle import Outcome
+from headway.wire.exchange import Order, Started
+
+if TYPE_CHECKING:
+    from headway.agent.machine import Machine
+
+TARGET_S = 0.005  # predicted work in a batch
+LOW_S = 0.0025  # with less than this in hand a runner gets more before it is done
+BATCH = 2000
+BATCH_BYTES = 2**20
+STUCK_S = 0.005  # results wait behind a task that runs longer than this: ask for them
+TAKE_BACK_S = 0.05  # and ask the rest of the batch back after this
+NUDGE_MOST_S = 0.5  # a long task's output is fetched at least this often
+STARTING = 8  # runners started at the same time
+GRACE_S = 5.0
+
+
+@dataclass(slots=True)
+class Runner:
+    number: int
+    ready: bool = False
+    need: Amounts | None = None  # what it holds while it has a batch
+    batch: deque[Order] = field(default_factory=deque)
+    each_s: float = 0.0  # predicted, for each task of its batch
+    done: int = 0  # tasks in its life whose results came
+    asked: bool = False
+    tired: bool = False
+    stopping: bool = False
+    ending: Ending | None = None
+    idle_since: float = 0.0
+    announced: int = 0  # `begun` of the task that was last announced as started
+    nudged: int = 0  # `begun` of the task behind which we asked for results
+    nudge_at: float = 0.0
+    nudge_s: float = TAKE_BACK_S
+
+    @property
+    def open(self) -> bool:
+        """Whether it may get work."""
+        return self.ready and not (self.asked or self.tired or self.stopping or self.ending)
+
+
+class Pool:
+    """The machine's runners."""
+
+    def __init__(self, machine: Machine, *, idle_s: float) -> None:
+        self.machine = machine
+        self.runners: dict[int, Runner] = {}
+        self.doomed: dict[int, Outcome] = {}  # tasks inside batches that shall not begin
+        self._idle_s = idle_s
+        self._number = 0
+
+    @property
+    def busy(self) -> bool:
+        return any(runner.batch for runner in self.runners.values())
+
+    @property
+    def impatient(self) -> bool:
+        """Whether some task may be stuck behind another, so that time must be looked at closely."""
+        return any(len(runner.batch) > 1 and not runner.asked for runner in self.runners.values())
+
+    def start(self) -> None:
+        """Start one more runner."""
+        self._number += 1
+        self.runners[self._number] = Runner(self._number)
+        self.machine.out.append(StartRunner(self._number))
+
+    def ready(self, number: int, now: float) -> None:
+        runner = self.runners[number]
+        runner.ready, runner.idle_since = True, now
+
+    # --- giving
+
+    def top_up(self, now: float) -> None:
+        """Runners that will soon be done get more of the same shape; they keep their resources."""
+        for runner in self.runners.values():
+            if runner.batch and runner.open and len(runner.batch) * runner.each_s < LOW_S:
+                group = self.machine.queue.groups.get((True, runner.need or ()))
+                if group is not None and group.orders and self._first(group):
+                    self._fill(runner, group, now)
+
+    def _first(self, group: Group) -> bool:
+        """Whether the group's turn has come: a runner that is always topped up must not starve an older task of another shape."""
+        found = self.machine.queue.next(group.need)  # as if its own resources were free
+        return found is group
+
+    def give(self, group: Group, now: float) -> bool:
+        """Hand the head of the group to an idle runner; False when there is none (one is started then)."""
+        for runner in self.runners.values():
+            if runner.open and not runner.batch:
+                self.machine.allocate(group.need)
+                runner.need = group.need
+                self._fill(runner, group, now)
+                return True
+        starting = sum(not runner.ready for runner in self.runners.values())
+        if starting < min(len(group.orders), STARTING):
+            room = min(
+                (there // asked for there, asked in zip(self.machine.free, group.need, strict=True) if asked), default=STARTING
+            )
+            for _ in range(min(len(group.orders), STARTING, room) - starting):
+                self.start()
+        return False
+
+    def _fill(self, runner: Runner, group: Group, now: float) -> None:
+        recipes, orders = self.machine.recipes, group.orders
+        batch: list[Order] = []
+        held = len(runner.batch) * runner.each_s
+        left, size = TARGET_S - held, 0
+        while orders and (not batch or (left > 0 and len(batch) < BATCH and size < BATCH_BYTES)):
+            predicted = recipes[orders[0].definition].estimate.predicted
+            if predicted > left and (batch or runner.batch):
+                break
+            order = orders.popleft()
+            left -= predicted
+            size += len(order.input)
+            batch.append(order)
+        if not batch:
+            return
+        self.machine.queue.took(group, len(batch))
+        runner.batch.extend(batch)
+        runner.each_s = (TARGET_S - left) / len(runner.batch)
+        self.machine.out.append(GiveBatch(runner.number, batch))
+
+    # --- coming back
+
+    def did(self, s: RunnerDid) -> list[Order]:
+        runner = self.runners.get(s.runner)
+        if runner is None:
+            return []
+        popped = [runner.batch.popleft() for _ in range(s.count)]
+        runner.done += s.count
+        runner.tired = runner.tired or s.tired
+        if popped:
+            self._learn(popped, s)
+        for order in popped:
+            if not self.doomed:
+                break
+            self.doomed.pop(order.id, None)
+        self._rest(runner, s.now)
+        return popped
+
+    def _learn(self, popped: list[Order], s: RunnerDid) -> None:
+        recipes = self.machine.recipes
+        recipes[popped[-1].definition].estimate.learn(s.last_s)
+        if len(popped) > 1:
+            each = max(s.busy_s - s.last_s, 0.0) / (len(popped) - 1)
+            for definition in {order.definition for order in popped[:-1]}:
+                recipes[definition].estimate.learn(each)
+
+    def _rest(self, runner: Runner, now: float) -> None:
+        """Without work it holds no resources; a tired one goes."""
+        if runner.batch:
+            return
+        if runner.need is not None:
+            self.machine.release(runner.need)
+            runner.need = None
+        runner.idle_since = now
+        if runner.tired and not runner.stopping and not runner.ending:
+            runner.stopping = True
+            self.machine.out.append(StopRunner(runner.number))
+
+    def gave_back(self, s: RunnerGaveBack) -> list[Order]:
+        runner = self.runners.get(s.runner)
+        if runner is None:
+            return []
+        runner.asked = False
+        back = [runner.batch.pop() for _ in range(s.count)][::-1]
+        for order in runner.batch:  # what it keeps has begun: a wish to end it is now for the runner itself
+            if self.doomed and (outcome := self.doomed.pop(order.id, None)) is not None:
+                self._end(runner, order.id, outcome, GRACE_S if outcome is Outcome.CANCELLED else 0.0, s.now)
+        self._rest(runner, s.now)
+        return back
+
+    def ended(self, s: RunnerEnded) -> tuple[Runner, list[Order], Order | None, list[Order]]:
+        """The runner is gone. Gives: it, tasks done whose results were lost, the task that ran, tasks that had not begun."""
+        runner = self.runners.pop(s.runner, None)
+        if runner is None:
+            return Runner(s.runner), [], None, []
+        orders = list(runner.batch)
+        begun = min(max(s.begun - runner.done, 0), len(orders))
+        if runner.need is not None:
+            self.machine.release(runner.need)
+        for order in orders[:begun]:
+            self.doomed.pop(order.id, None)
+        return runner, orders[: max(begun - 1, 0)], orders[begun - 1] if begun else None, orders[begun:]
+
+    # --- ending
+
+    def end_task(self, task: int, outcome: Outcome, grace_s: float, now: float, attempt: int | None = None) -> bool:
+        """End a task inside a batch. False when no runner has it."""
+        for runner in self.runners.values():
+            for order in runner.batch:
+                if order.id == task and attempt in (None, order.attempt):
+                    if len(runner.batch) == 1:
+                        self._end(runner, task, outcome, grace_s, now)
+                    else:  # it may not have begun: the answer tells
+                        self.doomed[task] = outcome
+                        self._ask_back(runner)
+                    return True
+        return False
+
+    def _end(self, runner: Runner, task: int, outcome: Outcome, grace_s: float, now: float) -> None:
+        if runner.ending is None:
+            runner.ending = Ending(task, outcome, now + grace_s)
+            if grace_s > 0:
+                self.machine.out.append(EndRunner(runner.number, force=False))
+        runner.ending.kill_at = min(runner.ending.kill_at, now + grace_s)
+        if grace_s <= 0 and not runner.ending.forced:
+            runner.ending.forced = True
+            self.machine.out.append(EndRunner(runner.number, force=True))
+
+    def end_all(self, s: EndAllAsked) -> None:
+        for runner in self.runners.values():
+            if runner.batch:
+                self._end(runner, runner.batch[0].id, Outcome.PRE_EMPTED, s.grace_s, s.now)
+
+    def ask_all_back(self) -> None:
+        for runner in self.runners.values():
+            if len(runner.batch) > 1:
+                self._ask_back(runner)
+
+    def _ask_back(self, runner: Runner) -> None:
+        if not runner.asked:
+            runner.asked = True
+            self.machine.out.append(AskBack(runner.number))
+
+    def clear(self) -> None:
+        for runner in self.runners.values():
+            if runner.need is not None:
+                self.machine.release(runner.need)
+        self.runners.clear()
+        self.doomed.clear()
+
+    # --- time
+
+    def tick(self, s: Tick) -> None:
+        for runner, begun, current, ran in self._current(s):
+            if runner.ending is not None:
+                if s.now >= runner.ending.kill_at and not runner.ending.forced:
+                    runner.ending.forced = True
+                    self.machine.out.append(EndRunner(runner.number, force=True))
+                continue
+            if ran >= self.machine.recipes[current.definition].cap_s:
+                self._end(runner, current.id, Outcome.CAP_EXCEEDED, GRACE_S, s.now)
+            elif ran >= TAKE_BACK_S and len(runner.batch) > 1:
+                self._ask_back(runner)
+            self._nudge(runner, begun, ran, s.now)
+        self._end_idle(s.now)
+
+    def _current(self, s: Tick) -> Iterator[tuple[Runner, int, Order, float]]:
+        """The runners that are in the middle of a task: runner, its count of begun tasks, the task, how long it has run."""
+        for runner in self.runners.values():
+            begun, since = s.current.get(runner.number, (0, 0.0))
+            at = begun - runner.done - 1
+            if runner.batch and 0 <= at < len(runner.batch):
+                yield runner, begun, runner.batch[at], s.now - since
+
+    def _nudge(self, runner: Runner, begun: int, ran: float, now: float) -> None:
+        if runner.nudged != begun:
+            if ran >= STUCK_S and (begun - runner.done > 1 or ran >= TAKE_BACK_S):
+                runner.nudged, runner.nudge_s = begun, TAKE_BACK_S
+                runner.nudge_at = now + runner.nudge_s
+                self.machine.out.append(Nudge(runner.number))
+        elif now >= runner.nudge_at:
+            runner.nudge_s = min(runner.nudge_s * 2, NUDGE_MOST_S)
+            runner.nudge_at = now + runner.nudge_s
+            self.machine.out.append(Nudge(runner.number))
+
+    def started(self, s: Tick, wall_ms: int) -> list[Started]:
+        """Tasks that run now and were not announced before."""
+        found = []
+        for runner, begun, current, ran in self._current(s):
+            if runner.announced != begun:
+                runner.announced = begun
+                found.append(Started(current.id, current.attempt, wall_ms - round(ran * 1000)))
+        return found
+
+    def _end_idle(self, now: float) -> None:
+        """One warm runner always stays: the next function must not wait for an interpreter to start."""
+        idle = [runner for runner in self.runners.values() if runner.open and not runner.batch]
+        for runner in idle[1:]:
+            if now - runner.idle_since >= self._idle_s:
+                runner.stopping = True
+                self.machine.out.append(StopRunner(runner.number))

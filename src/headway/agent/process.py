@@ -1,0 +1,218 @@
+"""One executable attempt: its scratch folder, its environment, its pipes, its end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from headway.agent import tree
+from headway.agent.interpreters import NotStartable, command_of
+from headway.agent.output import Capture
+from headway.agent.reports import error_text
+from headway.domain.lifecycle import Outcome
+from headway.domain.task import Definition
+from headway.wire.exchange import ErrorInfo, Finished, Order
+
+INSTANCE = "HEADWAY_AGENT_INSTANCE"  # marks every process that tasks of this agent started
+INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "USER", "LOGNAME", "TZ", "TMPDIR")
+RESULT_LIMIT = 4 * 2**20
+READ = 64 * 1024
+TRY_LATER, REQUEUE = 75, 85
+Actions = Sequence[tuple[int | str, ...]]
+_DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores them; programs expect them
+
+
+def clean_environment(source: Mapping[str, str], instance: str) -> dict[str, str]:
+    """What a task may know of the agent's environment: never its tokens."""
+    env = {name: source[name] for name in INHERITED if name in source}
+    env.setdefault("PATH", os.defpath)
+    env[INSTANCE] = instance
+    return env
+
+
+class Process:
+    """A running executable."""
+
+    __slots__ = ("capture", "dir", "order", "pid", "registered", "since", "started_ms", "stderr", "stdout")
+
+    def __init__(self, order: Order, directory: str, capture: Capture, since: float, started_ms: int) -> None:
+        self.order, self.dir, self.capture = order, directory, capture
+        self.since, self.started_ms = since, started_ms
+        self.pid = self.stdout = self.stderr = -1
+        self.registered = False
+
+    @property
+    def fds(self) -> tuple[tuple[int, int], ...]:
+        return ((1, self.stdout), (2, self.stderr))
+
+    def marked(self, instance: str) -> tree.Marked:
+        return tree.carries(f"{INSTANCE}={instance}", f"HEADWAY_TASK_ID={self.order.id}", f"HEADWAY_ATTEMPT={self.order.attempt}")
+
+    def close(self) -> None:
+        for _, fd in self.fds:
+            if fd >= 0:
+                os.close(fd)
+        self.stdout = self.stderr = -1
+
+    def remove(self) -> None:
+        """The scratch folder goes with the attempt; the usual one holds only an empty folder for checkpoints."""
+        try:
+            os.rmdir(f"{self.dir}/checkpoint")
+            os.rmdir(self.dir)
+        except OSError:
+            shutil.rmtree(self.dir, ignore_errors=True)
+
+
+class Spawner:
+    """Starts executables. It changes this process' working directory: the supervisor is single-threaded."""
+
+    def __init__(self, scratch: str, base_env: dict[str, str]) -> None:
+        self.scratch, self._base_env = scratch, base_env
+        self._argv: dict[int, tuple[Definition, list[str]]] = {}  # definition -> what it runs, looked up once
+
+    def spawn(self, process: Process, definition: Definition) -> None:
+        """Start it, or raise NotStartable."""
+        order = process.order
+        os.mkdir(process.dir, 0o700)
+        os.mkdir(f"{process.dir}/checkpoint", 0o700)
+        env = self._environment(process, definition)
+        workdir = definition.workdir or process.dir
+        try:
+            os.chdir(workdir)
+        except OSError as error:
+            raise NotStartable(f"the working directory {workdir!r} cannot be entered: {error.strerror}") from None
+        process.stdout, child_stdout = os.pipe()
+        process.stderr, child_stderr = os.pipe()
+        os.set_blocking(process.stdout, False)
+        os.set_blocking(process.stderr, False)
+        actions = [
+            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, child_stdout, 1),
+            (os.POSIX_SPAWN_DUP2, child_stderr, 2),
+        ]
+        try:
+            process.pid = self._exec(order, definition, env, workdir, actions)
+        finally:
+            os.close(child_stdout)
+            os.close(child_stderr)
+
+    def _exec(self, order: Order, definition: Definition, env: dict[str, str], workdir: str, actions: Actions) -> int:
+        known = self._argv.get(order.definition)
+        argv = known[1] if known and known[0] is definition else None
+        for fresh in (argv is None, True):
+            if fresh:
+                argv = command_of(definition, env, workdir)
+                if len(self._argv) > 1000:
+                    self._argv.clear()
+                self._argv[order.definition] = (definition, argv)
+            try:
+                return _posix_spawn(argv or [], env, actions)
+            except OSError as error:
+                if fresh:
+                    raise NotStartable(f"{(argv or ['?'])[0]!r} could not be started: {error.strerror}") from None
+        raise AssertionError("unreachable")
+
+    def _environment(self, process: Process, definition: Definition) -> dict[str, str]:
+        order, directory = process.order, process.dir
+        env = {**self._base_env, **definition.env} if definition.env else self._base_env.copy()
+        env["HEADWAY_TASK_ID"] = str(order.id)
+        env["HEADWAY_ATTEMPT"] = str(order.attempt)
+        env["HEADWAY_RESULT"] = f"{directory}/result"
+        env["HEADWAY_CHECKPOINT_DIR"] = f"{directory}/checkpoint"
+        env["HEADWAY_DEADLINE"] = f"{(process.started_ms + definition.cap_ms) / 1000:.3f}"
+        if order.traceparent:
+            env["TRACEPARENT"] = order.traceparent
+        if order.input and order.input != b"null":
+            env["HEADWAY_INPUT"] = f"{directory}/input"
+            with open(f"{directory}/input", "wb") as file:
+                file.write(order.input)
+        else:
+            env["HEADWAY_INPUT"] = os.devnull
+        return env
+
+
+def _posix_spawn(argv: list[str], env: dict[str, str], actions: Actions) -> int:
+    def start(vector: list[str]) -> int:
+        return os.posix_spawn(vector[0], vector, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_DEFAULT_SIGNALS)
+
+    try:
+        return start(argv)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+        return start(["/bin/sh", *argv])  # a script without #!, as every shell treats it
+
+
+def read_available(fd: int) -> tuple[bytes, bool]:
+    """What can be read now (up to READ), and whether the other end is closed."""
+    try:
+        data = os.read(fd, READ)
+    except BlockingIOError:
+        return b"", False
+    return data, not data
+
+
+def finish(process: Process, status: int, ended_ms: int, cpu_ms: int, max_memory: int | None) -> Finished:
+    """How the attempt ended, from its exit status, its result file and the end of its stderr."""
+    order = process.order
+    finished = Finished(
+        order.id, order.attempt, Outcome.SUCCEEDED, process.started_ms, ended_ms, cpu_ms=cpu_ms, max_memory=max_memory
+    )
+    code = os.waitstatus_to_exitcode(status)
+    finished.exit_code = code if code >= 0 else 128 - code  # as shells say it
+    tail = process.capture.stderr_tail.decode(errors="replace").strip()
+    if code < 0:
+        name = signal.Signals(-code).name if -code in signal.valid_signals() and -code < signal.SIGRTMIN else str(-code)
+        finished.outcome = Outcome.SIGNAL
+        finished.error = error_text(ErrorInfo(name, f"ended by signal {name}", tail))
+    elif code == TRY_LATER:
+        finished.outcome = Outcome.TRY_LATER
+    elif code == REQUEUE:
+        finished.outcome = Outcome.REQUEUED
+    elif code:
+        finished.outcome = Outcome.ERROR
+        last = tail.rpartition("\n")[2][:300]
+        finished.error = error_text(ErrorInfo(f"exit {code}", last or f"ended with exit code {code}", tail))
+    else:
+        _take_result(process, finished)
+    return finished
+
+
+def not_started(process: Process, why: str, now_ms: int) -> Finished:
+    order = process.order
+    error = error_text(ErrorInfo("NotStartable", why))
+    return Finished(order.id, order.attempt, Outcome.NOT_STARTABLE, process.started_ms, now_ms, error=error)
+
+
+def _take_result(process: Process, finished: Finished) -> None:
+    try:
+        with open(f"{process.dir}/result", "rb") as file:
+            data = file.read(RESULT_LIMIT + 1)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        finished.outcome = Outcome.ERROR
+        finished.error = error_text(ErrorInfo("ResultUnreadable", f"the result file cannot be read: {error.strerror}"))
+        return
+    if len(data) > RESULT_LIMIT:
+        finished.outcome = Outcome.ERROR
+        finished.error = error_text(ErrorInfo("ResultTooLarge", f"the result is larger than {RESULT_LIMIT} bytes"))
+        return
+    finished.result = as_json(data)
+
+
+def as_json(data: bytes) -> bytes | None:
+    """The data when it is JSON, otherwise the text as a JSON string."""
+    stripped = data.strip()
+    if not stripped:
+        return None
+    try:
+        msgspec.json.decode(stripped)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return msgspec.json.encode(data.decode(errors="replace").replace("\0", "\ufffd"))
+    return stripped

@@ -1,0 +1,384 @@
+"""A warm Python process: it takes batches of function calls from the supervisor and returns their results.
+
+The main thread runs the functions. A second thread reads messages, so that what has not begun can be given back,
+and results can be sent, while one call takes long. Shared memory tells the supervisor how many calls were begun and
+when the last one was: it knows exactly which task ran when this process dies, whatever killed it.
+
+Messages in: ["run", definitions, orders], ["nudge"], ["back"], ["stop"].
+Messages out: ["ready"], ["did", count, items, busy_ns, last_ns, tired, output], ["back", count], ["said", output,
+progress].
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import io
+import mmap
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from queue import SimpleQueue
+from typing import Any, TextIO
+
+import msgspec
+
+from headway.agent import tree
+from headway.agent.functions import BadResult, Function, NotFound
+from headway.agent.link import READ, Frames, frame
+from headway.agent.reports import error_text, items
+from headway.client import context
+from headway.domain.lifecycle import Outcome
+from headway.wire.exchange import ErrorInfo
+
+SOCKET_FD, SHARED_FD = 3, 4
+FLUSH_NS = 2_000_000  # results are sent at least this often
+LONG_NS = 10_000_000  # calls longer than this have their CPU time and memory measured
+SAY = 32 * 1024
+SAY_NS = 50_000_000
+TRACE = 64 * 1024  # bytes of a traceback that are kept
+RESULT_LIMIT = 4 * 2**20
+GROWTH_EVERY = 256  # flushes between looks at the memory
+_decode = msgspec.msgpack.Decoder().decode
+
+
+class Interrupted(BaseException):
+    """Raised in the running function when its task is ended: `finally` blocks still run."""
+
+
+class Runner:
+    def __init__(self, sock: socket.socket, shared: memoryview, *, tasks: int, growth: int) -> None:
+        self.sock, self.shared = sock, shared
+        self.todo: deque[list[Any]] = deque()
+        self.functions: dict[int, Function | NotFound] = {}
+        self.definitions: dict[int, list[Any]] = {}
+        self.done: list[tuple[Any, ...]] = []
+        self.output: list[tuple[int, int, int, bytes]] = []  # (id, attempt, stream, text)
+        self.busy_ns = self.last_ns = 0
+        self.begun = 0
+        self.current: tuple[int, int] = (0, 0)
+        self.spawned = False  # the running call started a process
+        self.tasks, self.growth = tasks, growth
+        self.first_rss = 0
+        self.flushes = 0
+        self.tired = False
+        self.flushed_at = time.monotonic_ns()
+        self.sending = threading.Lock()
+        self.wake: SimpleQueue[bool] = SimpleQueue()  # True: there is work; False: stop
+        self.context = context.Current(0, 0, None, self.progress)
+
+    # --- the thread that reads
+
+    def read(self) -> None:
+        frames = Frames()
+        while data := self.sock.recv(READ):
+            for body in frames.feed(data):
+                self.take(_decode(body))
+        os._exit(0)  # the supervisor is gone: nobody may run its tasks
+
+    def take(self, message: list[Any]) -> None:
+        kind = message[0]
+        if kind == "run":
+            self.definitions.update(message[1])
+            self.todo.extend(message[2])
+            self.wake.put(True)
+        elif kind == "nudge":
+            self.flush()
+        elif kind == "back":
+            count = 0
+            while self.todo:
+                try:
+                    self.todo.pop()
+                except IndexError:  # the main thread took the last one meanwhile
+                    break
+                count += 1
+            self.flush()
+            self.send(["back", count])
+        elif kind == "stop":
+            self.wake.put(False)
+
+    # --- the main thread
+
+    def serve(self) -> None:
+        self.send(["ready"])
+        while self.wake.get():
+            for function in list(self.functions):
+                self.refresh(function)
+            while self.todo:
+                try:
+                    order = self.todo.popleft()
+                except IndexError:  # given back meanwhile
+                    break
+                self.run(order)
+                if self.last_end - self.flushed_at > FLUSH_NS and self.todo:
+                    self.flush()
+            self.flush()
+
+    def refresh(self, definition: int) -> None:
+        known = self.functions[definition]
+        if isinstance(known, NotFound) or known.changed:
+            del self.functions[definition]
+
+    def run(self, order: list[Any]) -> None:
+        """One call. The row it leaves is a wire Finished."""
+        task, attempt, definition, data = order[:4]
+        self.begun += 1
+        shared = self.shared
+        start_wall = time.time_ns() // 1_000_000
+        shared[1] = time.clock_gettime_ns(_BOOTTIME)
+        shared[0] = self.begun
+        self.current = (task, attempt)
+        current = self.context
+        current.id, current.attempt = task, attempt
+        function = self.functions.get(definition)
+        if function is None:
+            function = self.find(definition)
+        begin = time.monotonic_ns()
+        if isinstance(function, NotFound):
+            row: tuple[Any, ...] = self.failed(order, Outcome.NOT_STARTABLE, start_wall, function)
+        else:
+            current.deadline = start_wall / 1000 + self.definitions[definition][4] / 1000
+            row = self.call(function, order, data, start_wall)
+        end = self.last_end = time.monotonic_ns()
+        self.last_ns = end - begin
+        self.busy_ns += self.last_ns
+        if self.spawned:
+            self.clear_processes()
+        if _stdout.pending or _stderr.pending:
+            _stdout.ship()
+            _stderr.ship()
+        if self.last_ns > LONG_NS and len(row) == 6:
+            row = (*row, None, None, self.cpu_ms(), _max_memory())
+        self.done.append(row)
+
+    last_end = 0
+    cpu_before = 0.0
+
+    def call(self, function: Function, order: list[Any], data: bytes, start_wall: int) -> tuple[Any, ...]:
+        env_and_dir = self.definitions[order[2]]
+        restore = _enter(env_and_dir[2], env_and_dir[3]) if env_and_dir[2] or env_and_dir[3] else None
+        try:
+            result = function.run(data)
+            if result is not None and len(result) > RESULT_LIMIT:
+                raise BadResult(f"the result is larger than {RESULT_LIMIT} bytes")
+            return (order[0], order[1], 0, start_wall, time.time_ns() // 1_000_000, result)
+        except Interrupted:
+            self.flush()
+            os._exit(128 + signal.SIGTERM)  # the supervisor knows why it asked
+        except BaseException as error:
+            return self.failed(order, Outcome.ERROR, start_wall, error)
+        finally:
+            if restore is not None:
+                restore()
+
+    def find(self, definition: int) -> Function | NotFound:
+        name, codec = self.definitions[definition][:2]
+        found: Function | NotFound
+        try:
+            found = Function(name, codec)
+        except NotFound as error:
+            found = error
+        self.functions[definition] = found
+        return found
+
+    def failed(self, order: list[Any], outcome: Outcome, start_wall: int, error: BaseException) -> tuple[Any, ...]:
+        text = traceback.format_exception(error) if outcome is Outcome.ERROR or error.__cause__ else []
+        kind = "NotStartable" if outcome is Outcome.NOT_STARTABLE else _name(type(error))
+        message = f"exit {error.code}" if isinstance(error, SystemExit) else str(error)
+        info = error_text(ErrorInfo(kind, message[:TRACE], "".join(text)[-TRACE:]))
+        return (order[0], order[1], int(outcome), start_wall, time.time_ns() // 1_000_000, None, None, info)
+
+    def cpu_ms(self) -> int:
+        now = time.process_time()
+        spent, self.cpu_before = now - self.cpu_before, now
+        return round(spent * 1000)
+
+    def clear_processes(self) -> None:
+        """What a call started must not outlive it. This process is a subreaper, so all of them are below it."""
+        self.spawned = False
+        me = os.getpid()
+        if tree.children(me):
+            tree.kill(tree.children(me), None)
+        _reap()
+
+    # --- sending, by either thread
+
+    def flush(self) -> None:
+        with self.sending:
+            count = len(self.done)
+            rows = self.done[:count]
+            del self.done[:count]
+            for capture in (_stdout, _stderr):
+                capture.ship()
+            output, self.output = self.output, []
+            self.flushed_at = time.monotonic_ns()
+            if rows:
+                self.flushes += 1
+                busy, self.busy_ns = self.busy_ns, 0
+                message = ["did", count, items(rows), busy, self.last_ns, self.is_tired(), output]
+            elif output:
+                message = ["said", output, None]
+            else:
+                return
+            self.sock.sendall(frame(message))
+
+    def is_tired(self) -> bool:
+        if self.begun >= self.tasks:
+            self.tired = True
+        if self.flushes % GROWTH_EVERY == 1:
+            rss = _rss()
+            self.first_rss = self.first_rss or rss
+            self.tired = self.tired or rss - self.first_rss > self.growth
+        return self.tired
+
+    def send(self, message: list[Any]) -> None:
+        with self.sending:
+            self.sock.sendall(frame(message))
+
+    def progress(self, done: float, total: float, text: str) -> None:
+        self.send(["said", [], (*self.current, float(done), float(total), str(text)[:200])])
+
+
+_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class Printed(io.TextIOBase):
+    """sys.stdout or sys.stderr of the running function."""
+
+    encoding = "utf-8"
+    errors = "replace"
+
+    def __init__(self, runner: Runner, stream: int) -> None:
+        self.runner, self.stream = runner, stream
+        self.pending: list[str] = []
+        self.size = 0
+        self.shipped_at = 0
+        self.buffer = PrintedBytes(self)
+
+    def write(self, text: str) -> int:
+        self.pending.append(text)
+        self.size += len(text)
+        if self.size > SAY or (self.size > 0 and time.monotonic_ns() - self.shipped_at > SAY_NS and text.endswith("\n")):
+            self.shipped_at = time.monotonic_ns()
+            self.runner.flush()
+        return len(text)
+
+    def ship(self) -> None:
+        """Move what was printed to the outgoing output, under the task that runs."""
+        if self.pending:
+            count = len(self.pending)
+            text = "".join(self.pending[:count]).encode(errors="replace")
+            del self.pending[:count]
+            self.size = 0
+            self.runner.output.append((*self.runner.current, self.stream, text))
+
+    def fileno(self) -> int:
+        return self.stream
+
+    def writable(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        """Shipped by time and size; a program that flushes each line must not cost a message each."""
+
+
+class PrintedBytes(io.RawIOBase):
+    """sys.stdout.buffer, for programs that print bytes."""
+
+    def __init__(self, text: Printed) -> None:
+        self._text = text
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._text.write(bytes(data).decode(errors="replace"))
+        return len(data)
+
+
+_stdout: Printed
+_stderr: Printed
+
+
+def _enter(env: dict[str, str], workdir: str) -> Any:
+    """Put the definition's environment and folder on; returns how to take them off."""
+    before, folder = os.environ.copy(), os.getcwd()
+    os.environ.update(env)
+    if workdir:
+        os.chdir(workdir)
+
+    def restore() -> None:
+        for name in env:
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                os.environ.pop(name, None)
+        os.chdir(folder)
+
+    return restore
+
+
+def _name(kind: type) -> str:
+    return kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _rss() -> int:
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * mmap.PAGESIZE
+
+
+def _max_memory() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _reap() -> None:
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                return
+        except ChildProcessError:
+            return
+
+
+_SPAWNING = frozenset({"os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"})
+
+
+def main() -> None:
+    """Arguments: tasks before it is recycled, growth in bytes likewise, then folders to import from."""
+    global _stdout, _stderr
+    tree.prctl(tree.PR_SET_PDEATHSIG, signal.SIGKILL)
+    tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
+    tasks, growth, *paths = sys.argv[1:]
+    sys.path[:0] = paths
+    sys.argv = [sys.argv[0]]
+    sys.setswitchinterval(0.001)
+    for fd in (SOCKET_FD, SHARED_FD):
+        os.set_inheritable(fd, False)
+    memory = mmap.mmap(SHARED_FD, mmap.PAGESIZE)
+    runner = Runner(socket.socket(fileno=SOCKET_FD), memoryview(memory).cast("q"), tasks=int(tasks), growth=int(growth))
+    faulthandler.enable()
+    _stdout, _stderr = Printed(runner, 1), Printed(runner, 2)
+    sys.stdout, sys.stderr = _as_text(_stdout), _as_text(_stderr)
+
+    def interrupt(number: int, frame: object) -> None:
+        raise Interrupted
+
+    def note(event: str, arguments: object) -> None:
+        if event in _SPAWNING:
+            runner.spawned = True
+
+    signal.signal(signal.SIGTERM, interrupt)
+    sys.addaudithook(note)
+    context._running = runner.context
+    threading.Thread(target=runner.read, daemon=True).start()
+    runner.serve()
+    os._exit(0)
+
+
+def _as_text(stream: Printed) -> TextIO:
+    return stream  # type: ignore[return-value]

@@ -1,0 +1,246 @@
+"""The supervisor's hands for warm runners: start them, talk to them, end them, tell how they ended."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from headway.agent import tree
+from headway.agent.clock import boottime, wall_ms
+from headway.agent.link import Channel, Terms
+from headway.agent.local_queue import Recipe
+from headway.agent.loop import Loop
+from headway.agent.output import STDERR, STDOUT, Capture
+from headway.agent.process import read_available
+from headway.agent.reports import Outbox
+from headway.agent.runner import SHARED_FD, SOCKET_FD
+from headway.agent.signals import RunnerDid, RunnerEnded, RunnerGaveBack, RunnerReady, Stimulus
+from headway.wire.exchange import Order, Progress
+
+_TWO = struct.Struct("qq")
+_decode = msgspec.msgpack.Decoder().decode
+_START = "from headway.agent.runner import main; main()"
+PASSED_ON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH")  # so that a runner imports what the agent does
+
+
+class RunnerProcess:
+    """One runner: its socket, its shared memory, the pipes of its stdout and stderr."""
+
+    def __init__(self, number: int, pid: int, sock: socket.socket, shared: mmap.mmap, pipes: tuple[int, int]) -> None:
+        self.number, self.pid, self.shared, self.pipes = number, pid, shared, pipes
+        self.channel = Channel(sock)
+        self.defined: set[int] = set()
+        self.captures: dict[int, Capture] = {}
+        self.last_words = b""
+        self.writing = False
+
+    def current(self) -> tuple[int, float]:
+        """How many tasks it has begun, and when the last (CLOCK_BOOTTIME)."""
+        begun, since = _TWO.unpack_from(self.shared, 0)
+        return begun, since / 1e9
+
+
+class Runners:
+    def __init__(self, loop: Loop, outbox: Outbox, terms: Terms, env: dict[str, str], handle: Callable[[Stimulus], None]) -> None:
+        self._loop, self._outbox, self._terms, self._handle = loop, outbox, terms, handle
+        self._env = {**env, **{name: os.environ[name] for name in PASSED_ON if name in os.environ}}
+        self._by_number: dict[int, RunnerProcess] = {}
+        self._by_pid: dict[int, RunnerProcess] = {}
+
+    @property
+    def pids(self) -> set[int]:
+        return set(self._by_pid)
+
+    def current(self) -> dict[int, tuple[int, float]]:
+        return {number: runner.current() for number, runner in self._by_number.items()}
+
+    def start(self, number: int) -> None:
+        ours, theirs = socket.socketpair()
+        shared_fd = os.memfd_create("headway-runner")
+        os.ftruncate(shared_fd, mmap.PAGESIZE)
+        stdout, child_stdout = os.pipe()
+        stderr, child_stderr = os.pipe()
+        terms = self._terms
+        # Targets 3 and 4 may be sources too: both are first moved out of the way.
+        high = [os.dup(theirs.fileno()), os.dup(shared_fd)]
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-P", "-c", _START, str(terms.runner_tasks), str(terms.runner_growth), *terms.paths],
+            self._env,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, child_stdout, 1),
+                (os.POSIX_SPAWN_DUP2, child_stderr, 2),
+                (os.POSIX_SPAWN_DUP2, high[0], SOCKET_FD),
+                (os.POSIX_SPAWN_DUP2, high[1], SHARED_FD),
+            ],
+            setsid=True,
+            setsigmask=(),
+            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
+        )
+        shared = mmap.mmap(shared_fd, mmap.PAGESIZE)
+        for fd in (shared_fd, child_stdout, child_stderr, *high):
+            os.close(fd)
+        theirs.close()
+        runner = RunnerProcess(number, pid, ours, shared, (stdout, stderr))
+        self._by_number[number] = self._by_pid[pid] = runner
+        self._loop.add(ours.fileno(), lambda: self._readable(runner))
+        for stream, fd in ((STDOUT, stdout), (STDERR, stderr)):
+            os.set_blocking(fd, False)
+            self._loop.add(fd, self._pipe_reader(runner, stream, fd))
+
+    # --- talking
+
+    def give(self, number: int, orders: list[Order], recipes: dict[int, Recipe]) -> None:
+        runner = self._by_number[number]
+        new = {order.definition for order in orders} - runner.defined
+        runner.defined |= new
+        definitions = {}
+        for known in new:
+            of = recipes[known].definition
+            definitions[known] = [of.function, of.codec, of.env, of.workdir, of.cap_ms]
+        self._send(runner, ["run", definitions, orders])
+
+    def say(self, number: int, word: str) -> None:
+        """One of: nudge, back, stop."""
+        if (runner := self._by_number.get(number)) is not None:
+            self._send(runner, [word])
+
+    def end(self, number: int, *, force: bool) -> None:
+        if (runner := self._by_number.get(number)) is None:
+            return
+        if force:
+            tree.kill([runner.pid], None)
+        else:
+            tree.terminate([runner.pid], None)
+
+    def _send(self, runner: RunnerProcess, message: Any) -> None:
+        runner.channel.send(message)
+        if not runner.channel.clear and not runner.writing:
+            runner.writing = True
+            self._loop.want_write(runner.channel.sock.fileno(), True)
+
+    # --- listening
+
+    def _readable(self, runner: RunnerProcess) -> None:
+        if runner.writing and runner.channel.flush():
+            runner.writing = False
+            self._loop.want_write(runner.channel.sock.fileno(), False)
+        frames = runner.channel.receive()
+        if frames is None:
+            self._loop.remove(runner.channel.sock.fileno())  # its exit status tells the rest
+            return
+        for body in frames:
+            self._heard(runner, _decode(body))
+
+    def _heard(self, runner: RunnerProcess, message: list[Any]) -> None:
+        kind, number, now = message[0], runner.number, boottime()
+        if kind == "did":
+            _, count, items, busy_ns, last_ns, tired, output = message
+            if output or runner.captures:
+                self._printed(runner, output)
+                self._close_captures(runner, items, count)
+            self._outbox.add_encoded("finished", count, items)
+            self._handle(RunnerDid(number, count, busy_ns / 1e9, last_ns / 1e9, tired, now))
+        elif kind == "said":
+            self._printed(runner, message[1])
+            if message[2] is not None:
+                self._outbox.add("progress", [Progress(*message[2])])
+        elif kind == "back":
+            self._handle(RunnerGaveBack(number, message[1], now))
+        elif kind == "ready":
+            self._handle(RunnerReady(number, now))
+
+    def _printed(self, runner: RunnerProcess, output: list[list[Any]]) -> None:
+        for task, attempt, stream, data in output:
+            self._capture(runner, task, attempt, stream, data)
+
+    def _capture(self, runner: RunnerProcess, task: int, attempt: int, stream: int, data: bytes) -> None:
+        capture = runner.captures.get(task)
+        if capture is None:
+            capture = runner.captures[task] = Capture(task, attempt, self._terms.max_output)
+        pieces, progress = capture.feed(stream, data, wall_ms())
+        if pieces:
+            self._outbox.add("output", pieces)
+        if progress is not None:
+            self._outbox.add("progress", [progress])
+
+    def _close_captures(self, runner: RunnerProcess, items: bytes, count: int) -> None:
+        """Output of the tasks that ended: ship the kept ends. Only looked at when something was printed."""
+        for row in _decode(struct.pack(">BI", 0xDD, count) + items):
+            if (capture := runner.captures.pop(row[0], None)) is not None and (last := capture.close(wall_ms())):
+                self._outbox.add("output", last)
+
+    def _pipe_reader(self, runner: RunnerProcess, stream: int, fd: int) -> Callable[[], None]:
+        def read() -> None:
+            data, closed = read_available(fd)
+            if closed:
+                self._loop.remove(fd)
+            if data:
+                self._below(runner, stream, data)
+
+        return read
+
+    def _below(self, runner: RunnerProcess, stream: int, data: bytes) -> None:
+        """Written below Python (a child process, a C library, the interpreter's last words): to the task that runs now."""
+        if stream == STDERR:
+            runner.last_words = (runner.last_words + data)[-4096:]
+        current = self.running_task(runner.number)
+        if current is not None:
+            self._capture(runner, current[0], current[1], stream, data)
+
+    running_task: Callable[[int], tuple[int, int] | None]  # set by the supervisor: the machine knows
+
+    # --- ending
+
+    def ended(self, pid: int, status: int) -> None:
+        """A runner was reaped: what it still said counts, then it is gone."""
+        runner = self._by_pid.pop(pid, None)
+        if runner is None:
+            return
+        self._drain(runner)
+        del self._by_number[runner.number]
+        begun, since = runner.current()
+        self._close(runner)
+        started_ms = wall_ms() - round((boottime() - since) * 1000)
+        self._handle(RunnerEnded(runner.number, begun, started_ms, _why(status, runner.last_words), boottime()))
+
+    def _drain(self, runner: RunnerProcess) -> None:
+        for stream, fd in zip((STDOUT, STDERR), runner.pipes, strict=True):
+            while data := read_available(fd)[0]:
+                self._below(runner, stream, data)
+        for body in runner.channel.drain():
+            self._heard(runner, _decode(body))
+        for capture in runner.captures.values():
+            if last := capture.close(wall_ms()):
+                self._outbox.add("output", last)
+
+    def _close(self, runner: RunnerProcess) -> None:
+        self._loop.remove(runner.channel.sock.fileno())
+        runner.channel.sock.close()
+        for fd in runner.pipes:
+            self._loop.remove(fd)
+            os.close(fd)
+        runner.shared.close()
+
+    def drop_all(self) -> None:
+        """Forget everything: it has been killed."""
+        for runner in self._by_pid.values():
+            self._close(runner)
+        self._by_pid.clear()
+        self._by_number.clear()
+
+
+def _why(status: int, last_words: bytes) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+    words = last_words.decode(errors="replace").strip()
+    return f"its runner {how}" + (f"; its last words:\n{words[-2000:]}" if words else "")

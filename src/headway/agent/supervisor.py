@@ -1,0 +1,326 @@
+"""The supervisor: parent of every task, keeper of the lease, and the shell around the machine.
+
+One thread and few imports, in a session of its own, so that nothing but a signal meant for it can disturb it. It is
+child subreaper: whatever its tasks start ends up below it. When the lease passes, it kills everything at once and
+goes on under a new boot id. When the exchange side dies, the tasks go on, and it starts another one, which adopts
+them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from headway.agent import tree
+from headway.agent.clock import boottime, wall_ms
+from headway.agent.executables import Executables, reap
+from headway.agent.link import (
+    Adopt,
+    Answer,
+    Ask,
+    Channel,
+    Drain,
+    EndAll,
+    Lease,
+    Lost,
+    NewBoot,
+    Quit,
+    Reported,
+    Setup,
+    State,
+    Taken,
+    Terms,
+    ToSupervisor,
+)
+from headway.agent.loop import Loop
+from headway.agent.machine import Machine
+from headway.agent.process import INSTANCE, Spawner, clean_environment
+from headway.agent.reports import Outbox
+from headway.agent.runners import Runners
+from headway.agent.signals import (
+    AskBack,
+    DrainAsked,
+    EndAllAsked,
+    EndProcess,
+    EndRunner,
+    Fenced,
+    GiveBatch,
+    Nudge,
+    OrdersArrived,
+    ProcessEnded,
+    Spawn,
+    StartRunner,
+    Stimulus,
+    StopRunner,
+    Take,
+    TellFinished,
+    TellReturned,
+    TellStarted,
+    Tick,
+)
+from headway.wire.exchange import decode_orders, encode_msgpack
+
+LINK_FD = 3
+PROCESS = "HEADWAY_AGENT_PROCESS"  # marks supervisors, and exchange sides that they started
+_ADOPT = "from headway.agent.main import adopt; adopt()"
+TICK_S = 0.05
+CLOSE_TICK_S = 0.005
+IDLE_TICK_S = 5.0
+RESTART_S = 1.0  # between two starts of an exchange side
+_decode = msgspec.msgpack.Decoder(ToSupervisor).decode
+
+
+class Supervisor:
+    def __init__(self, setup: Setup, channel: Channel, exchange: int) -> None:
+        terms = msgspec.msgpack.decode(setup.settings, type=Terms)
+        self.setup, self.exchange = setup, exchange
+        self.boot = _new_boot()
+        self.lease: float | None = None  # CLOCK_BOOTTIME; None: no lease, nothing may run
+        self.loop, self.outbox = Loop(), Outbox()
+        self.machine = Machine(tuple(setup.capacity), wall_ms=wall_ms, idle_s=terms.runner_idle_s)
+        scratch = os.path.join(setup.work_dir, "scratch")
+        shutil.rmtree(scratch, ignore_errors=True)
+        os.makedirs(scratch, mode=0o700)
+        env = clean_environment(os.environ, setup.instance)
+        self.executables = Executables(self.loop, self.outbox, Spawner(scratch, env), setup.instance, terms.max_output)
+        self.runners = Runners(self.loop, self.outbox, terms, env, self.handle)
+        self.runners.running_task = self._running_task
+        self.quitting = False
+        self._tick_at = self._restart_at = 0.0
+        self._taken: Take | None = None
+        self._stimuli: deque[Stimulus] = deque()
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Ask: self._ask,
+            Lease: self._lease,
+            Answer: self._answer,
+            Lost: self._lost,
+            Reported: lambda message: self.outbox.answered(message.number),
+            Drain: lambda message: self.handle(DrainAsked(message.on, boottime())),
+            EndAll: lambda message: self.handle(EndAllAsked(message.grace_s, boottime())),
+            Quit: lambda message: self._quit(),
+        }
+        self._hands: dict[type, Callable[[Any], None]] = {
+            Take: self._take,
+            Spawn: self._spawn,
+            EndProcess: lambda i: self.executables.end(i.id, force=i.force),
+            StartRunner: lambda i: self.runners.start(i.runner),
+            GiveBatch: lambda i: self.runners.give(i.runner, i.orders, self.machine.recipes),
+            AskBack: lambda i: self.runners.say(i.runner, "back"),
+            Nudge: lambda i: self.runners.say(i.runner, "nudge"),
+            StopRunner: lambda i: self.runners.say(i.runner, "stop"),
+            EndRunner: lambda i: self.runners.end(i.runner, force=i.force),
+            TellFinished: lambda i: self.outbox.add("finished", [i.finished]),
+            TellStarted: lambda i: self.outbox.add("started", i.started),
+            TellReturned: lambda i: self.outbox.add("returned", i.refs),
+        }
+        self.channel: Channel | None = None
+        self._connect(channel)
+
+    # --- the loop
+
+    def run(self) -> None:
+        self.loop.on_signals((signal.SIGCHLD, signal.SIGTERM, signal.SIGINT), self._signalled)
+        while not self.quitting:
+            self.loop.poll(self._timeout())
+            now = boottime()
+            if self.lease is not None and now >= self.lease:
+                self.fence()
+            if now >= self._tick_at:
+                self._tick(now)
+            self._ship()
+            if self.channel is None and now >= self._restart_at:
+                self._start_exchange(now)
+        self._kill_everything()
+
+    def _timeout(self) -> float:
+        now, machine = boottime(), self.machine
+        wait = CLOSE_TICK_S if machine.pool.impatient else TICK_S if machine.busy else IDLE_TICK_S
+        self._tick_at = min(self._tick_at, now + wait) if self._tick_at > now else now + wait
+        until = self._tick_at
+        if self.lease is not None:
+            until = min(until, self.lease)
+        if self.channel is None:
+            until = min(until, self._restart_at)
+        return max(until - now, 0.0)
+
+    def _tick(self, now: float) -> None:
+        self.executables.tick(now)
+        self.handle(Tick(now, self.runners.current()))
+
+    def handle(self, stimulus: Stimulus) -> None:
+        """Let the machine think, then do what it says. What the doing brings about is handled after it, not inside it."""
+        self._stimuli.append(stimulus)
+        if len(self._stimuli) > 1:
+            return
+        while self._stimuli:
+            for instruction in self.machine.handle(self._stimuli[0]):
+                self._hands[type(instruction)](instruction)
+            self._stimuli.popleft()
+
+    def _spawn(self, instruction: Spawn) -> None:
+        finished = self.executables.spawn(instruction.order, instruction.definition)
+        if finished is not None:
+            self.handle(ProcessEnded(finished, boottime()))
+
+    def _take(self, instruction: Take) -> None:
+        self._taken = instruction
+
+    def _signalled(self, numbers: set[int]) -> None:
+        if signal.SIGCHLD in numbers:
+            self._reap()
+        if numbers & {signal.SIGTERM, signal.SIGINT} and self.exchange:
+            with contextlib.suppress(ProcessLookupError):  # its end is noticed by the link
+                os.kill(self.exchange, signal.SIGTERM)
+
+    def _reap(self) -> None:
+        exits = reap()
+        if not exits:
+            return
+        for pid, status, _ in exits:
+            self.runners.ended(pid, status)
+        known = self.runners.pids | {self.exchange}
+        for finished in self.executables.ended(exits, known):
+            self.handle(ProcessEnded(finished, boottime()))
+
+    def _running_task(self, number: int) -> tuple[int, int] | None:
+        """The task a runner is in the middle of."""
+        runner = self.machine.pool.runners.get(number)
+        begun = self.runners.current().get(number, (0, 0.0))[0]
+        if runner is None or not 0 <= (at := begun - runner.done - 1) < len(runner.batch):
+            return None
+        return runner.batch[at].id, runner.batch[at].attempt
+
+    # --- the lease
+
+    def fence(self) -> None:
+        """The lease is over: kill everything, then be someone new, to whom no old order is addressed."""
+        self._kill_everything()
+        self.executables.drop_all()
+        self.runners.drop_all()
+        self.handle(Fenced())
+        self.boot, self.lease = _new_boot(), None
+        self._send(NewBoot(self.boot))
+
+    def _kill_everything(self) -> None:
+        roots = [*self.executables.pids, *self.runners.pids]
+        tree.kill(roots, tree.carries(f"{INSTANCE}={self.setup.instance}"), spare=[self.exchange])
+
+    def _lease(self, message: Lease) -> None:
+        if message.boot != self.boot or message.until <= boottime():
+            return
+        first = self.lease is None
+        self.lease = max(self.lease or 0.0, message.until)
+        if first and not self.machine.pool.runners:
+            self.machine.pool.start()  # one warm runner waits for the first function
+            self.handle(Tick(boottime(), {}))
+
+    def _lost(self, message: Lost) -> None:
+        if message.boot == self.boot:
+            self.fence()
+
+    # --- the link
+
+    def _connect(self, channel: Channel) -> None:
+        self.channel = channel
+        self.loop.add(channel.sock.fileno(), self._readable)
+
+    def _readable(self) -> None:
+        channel = self.channel
+        if channel is None:
+            return
+        if not channel.clear and channel.flush():
+            self.loop.want_write(channel.sock.fileno(), False)
+        frames = channel.receive()
+        if frames is None:
+            self._disconnected(channel)
+            return
+        for body in frames:
+            message = _decode(body)
+            if self.lease is not None and boottime() >= self.lease:
+                self.fence()  # before anything is believed: this process may have been frozen
+            self._handlers[type(message)](message)
+
+    def _disconnected(self, channel: Channel) -> None:
+        self.loop.remove(channel.sock.fileno())
+        channel.sock.close()
+        self.channel, self.exchange = None, 0
+
+    def _send(self, message: Any) -> None:
+        if self.channel is not None:
+            was_clear = self.channel.clear
+            self.channel.send(message)
+            if was_clear and not self.channel.clear:
+                self.loop.want_write(self.channel.sock.fileno(), True)
+
+    def _ship(self) -> None:
+        if (report := self.outbox.take()) is not None:
+            self._send(report)
+
+    def _ask(self, message: Ask) -> None:
+        held = self.machine.held() + self.outbox.refs()
+        settled = not held and self.outbox.clear
+        self._send(State(message.number, self.boot, encode_msgpack(held), settled))
+
+    def _answer(self, message: Answer) -> None:
+        """Orders count only under the boot they were given to, and only while there is a lease."""
+        self._taken = None
+        if message.boot == self.boot and self.lease is not None:
+            answer = decode_orders(message.body)
+            self.handle(OrdersArrived(answer.orders, answer.definitions, answer.cancels, boottime()))
+        taken = self._taken or Take([], [])
+        self._send(Taken(message.number, encode_msgpack(taken.refs), taken.unknown))
+
+    def _quit(self) -> None:
+        self.quitting = True
+
+    def _start_exchange(self, now: float) -> None:
+        """The exchange side died: another one goes on with what runs here."""
+        self._restart_at = now + RESTART_S
+        ours, theirs = socket.socketpair()
+        high = os.dup(theirs.fileno())
+        self.exchange = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-P", "-c", _ADOPT],
+            dict(os.environ),  # it carries the mark
+            file_actions=[(os.POSIX_SPAWN_DUP2, high, LINK_FD)],
+            setsigmask=(),
+        )
+        os.close(high)
+        theirs.close()
+        self._connect(Channel(ours))
+        self._send(Adopt(self.setup.settings, os.getpid()))
+        self._send(NewBoot(self.boot))
+        for report in self.outbox.unanswered():
+            self._send(report)
+
+
+def _new_boot() -> str:
+    return secrets.token_hex(8)
+
+
+def main() -> None:
+    """Started by the exchange side with the link as descriptor 3; the first frame is the Setup."""
+    tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
+    os.set_inheritable(LINK_FD, False)
+    channel = Channel(socket.socket(fileno=LINK_FD))
+    channel.sock.setblocking(True)
+    frames = channel.receive()
+    channel.sock.setblocking(False)
+    if not frames:
+        return  # whoever started this is gone already
+    setup = _decode(frames[0])
+    if not isinstance(setup, Setup):
+        raise TypeError(f"expected Setup, got {type(setup).__name__}")
+    supervisor = Supervisor(setup, channel, os.getppid())
+    supervisor._send(NewBoot(supervisor.boot))
+    supervisor.run()
