@@ -25,12 +25,8 @@ def bench(
     terminal: Terminal,
     quick: Annotated[bool, typer.Option("--quick", help="End within a minute; no million-task backlog.")] = False,
     only: Annotated[list[str] | None, typer.Option("--only", help="Only this scenario; repeat for more.")] = None,
-    sustained: Annotated[
-        bool, typer.Option("--sustained", help="Ten minutes: is the last as fast as the first?")
-    ] = False,
-    database: Annotated[
-        str | None, typer.Option("--database", help="Database of the server at --url.", metavar="URL")
-    ] = None,
+    sustained: Annotated[bool, typer.Option("--sustained", help="Ten minutes: is the last as fast as the first?")] = False,
+    database: Annotated[str | None, typer.Option("--database", help="Database of the server at --url.", metavar="URL")] = None,
 ) -> int:
     """Measure throughput and latency on this machine."""
     from headway.bench.main import run

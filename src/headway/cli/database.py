@@ -29,14 +29,10 @@ def migrate(terminal: Terminal, database: Database = None) -> None:
         done = asyncio.run(apply(dsn))
     except Exception as error:
         raise _trouble(error) from error
-    terminal.answer(
-        {"applied": done}, ids=done, table=lambda: "\n".join(f"applied {name}" for name in done) or "up to date"
-    )
+    terminal.answer({"applied": done}, ids=done, table=lambda: "\n".join(f"applied {name}" for name in done) or "up to date")
 
 
-@command(
-    app, "status", examples=["headway db status --database postgresql://headway@db/app", "headway db status --json"]
-)
+@command(app, "status", examples=["headway db status --database postgresql://headway@db/app", "headway db status --json"])
 def status(terminal: Terminal, database: Database = None) -> int:
     """List migrations and whether the database has them; exit code 1 when some are missing."""
     import asyncio
@@ -70,6 +66,4 @@ def _trouble(error: Exception) -> HeadwayError:
     """What a database driver says, as an error of ours."""
     if isinstance(error, HeadwayError):
         return error
-    return Unavailable(
-        f"the database does not do it: {error or type(error).__name__}", hint="check the URL, and that it runs"
-    )
+    return Unavailable(f"the database does not do it: {error or type(error).__name__}", hint="check the URL, and that it runs")

@@ -19,9 +19,7 @@ app = group(
 )
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID...]", show_default=False)]
-Fingerprint = Annotated[
-    str | None, typer.Option("--fingerprint", help="All that died of this error (`dead ls` shows it).")
-]
+Fingerprint = Annotated[str | None, typer.Option("--fingerprint", help="All that died of this error (`dead ls` shows it).")]
 Name = Annotated[str | None, typer.Option("--name", help="All tasks of this name.")]
 All = Annotated[bool, typer.Option("--all", help="All of them.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="Change a field first.", metavar="FIELD=VALUE")]
@@ -99,9 +97,7 @@ def purge(
     body = _which(ids, fingerprint, name, every)
     if not yes and "ids" not in body:
         if not sys.stdin.isatty():
-            raise typer.BadParameter(
-                "a purge in bulk asks first, and nobody is there to answer: add --yes", param_hint="--yes"
-            )
+            raise typer.BadParameter("a purge in bulk asks first, and nobody is there to answer: add --yes", param_hint="--yes")
         typer.confirm("Purge all of them?", abort=True)
     _change(terminal, "purge", body, "purged")
 
@@ -134,9 +130,7 @@ def _groups(groups: list[DeadGroup]) -> str:
         (one.fingerprint, one.count, one.name, ago(one.last_at), one.example, f"{one.type}: {_first_line(one.message)}")
         for one in groups
     ]
-    return table(
-        ("FINGERPRINT", "COUNT", "NAME", "LAST", "EXAMPLE", "ERROR"), rows, right=("COUNT", "LAST"), wide="ERROR"
-    )
+    return table(("FINGERPRINT", "COUNT", "NAME", "LAST", "EXAMPLE", "ERROR"), rows, right=("COUNT", "LAST"), wide="ERROR")
 
 
 def _each(page: Page) -> str:

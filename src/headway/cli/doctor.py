@@ -43,9 +43,7 @@ class Check:
 )
 def doctor(
     terminal: Terminal,
-    database: Annotated[
-        str | None, typer.Option("--database", help="The PostgreSQL to look at.", metavar="URL")
-    ] = None,
+    database: Annotated[str | None, typer.Option("--database", help="The PostgreSQL to look at.", metavar="URL")] = None,
 ) -> int:
     """Check machine, database and server, and say what to do."""
     import asyncio
@@ -74,9 +72,7 @@ def _folder(folder: Path) -> Iterator[Check]:
         yield Check("data folder", "ok", f"{folder} (made by the first `headway up`)")
         folder = next(parent for parent in folder.parents if parent.exists())
     elif not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        yield Check(
-            "data folder", "fail", f"{folder} is not ours to write", "chown it, or choose another with --data-dir"
-        )
+        yield Check("data folder", "fail", f"{folder} is not ours to write", "chown it, or choose another with --data-dir")
     elif (mode := stat.S_IMODE(folder.stat().st_mode)) & 0o022:
         yield Check("data folder", "warn", f"{folder} is writable by others ({mode:03o})", f"chmod 700 {folder}")
     else:
@@ -87,9 +83,7 @@ def _folder(folder: Path) -> Iterator[Check]:
         yield Check("disk", "fail", left, "the database stops when the disk is full: make room")
     else:
         # The embedded database keeps up to 8 GiB of log before it has to write it into the tables.
-        yield Check(
-            "disk", "warn" if free < 10 * GIB else "ok", left, "10 GiB are comfortable" if free < 10 * GIB else ""
-        )
+        yield Check("disk", "warn" if free < 10 * GIB else "ok", left, "10 GiB are comfortable" if free < 10 * GIB else "")
     for name in ("token", "agent-token"):
         file = folder / name
         if file.exists() and stat.S_IMODE(file.stat().st_mode) & 0o077:
@@ -126,9 +120,7 @@ async def _database(settings: Settings) -> AsyncIterator[Check]:
     try:
         connection = await asyncpg.connect(settings.database, timeout=5)
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
-        yield Check(
-            "database", "fail", f"not reachable: {error or type(error).__name__}", "check the URL, and that it runs"
-        )
+        yield Check("database", "fail", f"not reachable: {error or type(error).__name__}", "check the URL, and that it runs")
         return
     try:
         async for one in _look_at(connection):
@@ -195,9 +187,7 @@ async def _server(settings: Settings) -> AsyncIterator[Check]:
 
     place = find(settings)
     if place is None:
-        yield Check(
-            "server", "warn", "none configured, none running here", "`headway up` starts one; or set HEADWAY_URL"
-        )
+        yield Check("server", "warn", "none configured, none running here", "`headway up` starts one; or set HEADWAY_URL")
         return
     server = Server(place, tls_ca=settings.tls_ca)
     try:
@@ -211,9 +201,7 @@ async def _server(settings: Settings) -> AsyncIterator[Check]:
     if stats.version == VERSION:
         yield Check("server", "ok", f"{place.url}, version {stats.version}, {stats.servers} in all")
     else:
-        yield Check(
-            "server", "warn", f"version {stats.version}, and this is {VERSION}", "run the same version on both sides"
-        )
+        yield Check("server", "warn", f"version {stats.version}, and this is {VERSION}", "run the same version on both sides")
     live = [one for one in nodes if one.state == "up"]
     if live:
         yield Check("agents", "ok", f"{len(live)} up, {stats.free_cpus:g} of {stats.total_cpus:g} cpus free")

@@ -17,9 +17,7 @@ File = Annotated[str, typer.Argument(metavar="FILE", help="A task file (YAML or 
 Params = Annotated[list[str] | None, typer.Option("--param", help="Value of a file's parameter.", metavar="K=V")]
 
 
-@command(
-    app, "validate", examples=["headway validate nightly.yaml", "headway validate nightly.yaml --param day=2026-11-15"]
-)
+@command(app, "validate", examples=["headway validate nightly.yaml", "headway validate nightly.yaml --param day=2026-11-15"])
 def validate(terminal: Terminal, file: File, param: Params = None) -> None:
     """Check a task file; says line, column and what was expected."""
     from headway.cli.work import trees

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headway.cli.moments import took
 from headway.cli.outcome import LONGEST_ASK_S, ended, failure, print_value, work_code
 from headway.cli.progress import Board, task_line, tree_lines
 from headway.cli.session import Server, task_path, tree_path
@@ -37,9 +38,10 @@ class Following:
     terminal: Terminal
     server: Server
     logs: bool = True
+    keep_board: bool = False
 
     def __post_init__(self) -> None:
-        self.board = Board(live=self.terminal.for_people)
+        self.board = Board(live=self.terminal.for_people, keep=self.keep_board)
         self.began = time.monotonic()
 
     @property
@@ -70,9 +72,7 @@ async def follow_trees(following: Following, ids: Sequence[str]) -> int:
     views: dict[str, TreeView] = {}
 
     def redraw() -> None:
-        lines = [
-            line for view in views.values() for line in tree_lines(view, following.elapsed, following.board.height)
-        ]
+        lines = [line for view in views.values() for line in tree_lines(view, following.elapsed, following.board.height)]
         following.board.show("\n".join(lines))
 
     with following.board:
@@ -116,9 +116,7 @@ async def _looks(server: Server, task_id: str) -> AsyncIterator[TaskView]:
             return
 
 
-async def _follow_tree(
-    following: Following, tree_id: str, views: dict[str, TreeView], redraw: Callable[[], None]
-) -> None:
+async def _follow_tree(following: Following, tree_id: str, views: dict[str, TreeView], redraw: Callable[[], None]) -> None:
     states: dict[str, str] = {}
     outputs: dict[str, asyncio.Task[None]] = {}
     while True:
@@ -175,10 +173,7 @@ def _tell_change(following: Following, task: TreeTaskView) -> None:
 
 
 def _tell_end(task: TaskView) -> None:
-    if task.started_at and task.ended_at:
-        spent = f" after {(task.ended_at - task.started_at).total_seconds():.2f}s"
-    else:
-        spent = ""
+    spent = f" after {took(task.started_at, task.ended_at)}" if task.started_at else ""
     where = f" on {task.node}" if task.node else ""
     said = paint(task.state, failure(task), stream=sys.stderr)
     print(f"headway: task {task.id} {said}{spent}{where}", file=sys.stderr)

@@ -53,6 +53,4 @@ def when(at: datetime.datetime | None) -> str | None:
     if at is None:
         return None
     local = at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    return (
-        f"{local}  ({ago(at)} ago)" if at <= now() else f"{local}  (in {duration_text((at - now()).total_seconds())})"
-    )
+    return f"{local}  ({ago(at)} ago)" if at <= now() else f"{local}  (in {duration_text((at - now()).total_seconds())})"

@@ -11,9 +11,7 @@ Name = Annotated[str | None, typer.Option("--name", help="Name of the task.")]
 Labels = Annotated[list[str] | None, typer.Option("--label", help="A label; repeat for more.", metavar="K=V")]
 Executable = Annotated[str | None, typer.Option("--executable", help="Script or program to run.", metavar="PATH")]
 Function = Annotated[str | None, typer.Option("--function", help="Python function to call.", metavar="MODULE:NAME")]
-Args = Annotated[
-    list[str] | None, typer.Option("--arg", help="Argument of the executable; repeat for more.", metavar="TEXT")
-]
+Args = Annotated[list[str] | None, typer.Option("--arg", help="Argument of the executable; repeat for more.", metavar="TEXT")]
 Env = Annotated[list[str] | None, typer.Option("--env", help="Environment variable; repeat for more.", metavar="K=V")]
 Workdir = Annotated[str | None, typer.Option("--workdir", help="Folder to run in.", metavar="DIR")]
 Input = Annotated[str | None, typer.Option("--input", help="Input: JSON, @FILE or @- for stdin.", metavar="JSON")]
@@ -24,15 +22,9 @@ Resources = Annotated[
 ]
 Category = Annotated[str | None, typer.Option("--category", help="urgent, delayable or periodic.")]
 Attempts = Annotated[int | None, typer.Option("--attempts", help="Runs in all, the first included.", metavar="N")]
-Retry = Annotated[
-    str | None, typer.Option("--retry", help="interval=10s,backoff=2,max=5m,jitter=0.1", metavar="K=V,...")
-]
-ExecutionCap = Annotated[
-    str | None, typer.Option("--execution-cap", help="Longest run, for example 10m.", metavar="DURATION")
-]
-DelayTolerance = Annotated[
-    str | None, typer.Option("--delay-tolerance", help="How long the start may wait.", metavar="DURATION")
-]
+Retry = Annotated[str | None, typer.Option("--retry", help="interval=10s,backoff=2,max=5m,jitter=0.1", metavar="K=V,...")]
+ExecutionCap = Annotated[str | None, typer.Option("--execution-cap", help="Longest run, for example 10m.", metavar="DURATION")]
+DelayTolerance = Annotated[str | None, typer.Option("--delay-tolerance", help="How long the start may wait.", metavar="DURATION")]
 After = Annotated[
     list[str] | None,
     typer.Option("--after", help="Run after this task; ID:failed or ID:done for other ends.", metavar="ID"),

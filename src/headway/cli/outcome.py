@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 app = group("See how work went.")
 
-Timeout = Annotated[
-    str | None, typer.Option("--timeout", help="Give up after this long (exit code 124).", metavar="DURATION")
-]
+Timeout = Annotated[str | None, typer.Option("--timeout", help="Give up after this long (exit code 124).", metavar="DURATION")]
 LONGEST_ASK_S = 20.0  # one held request: short enough for proxies that cut idle connections
 TIMED_OUT = 124
 
@@ -28,9 +26,7 @@ TIMED_OUT = 124
     "wait",
     examples=["headway wait 1234567890123456789", "headway wait $A $B --timeout 10m && echo both went well"],
 )
-def wait(
-    terminal: Terminal, ids: Annotated[list[str], typer.Argument(metavar="ID...")], timeout: Timeout = None
-) -> int:
+def wait(terminal: Terminal, ids: Annotated[list[str], typer.Argument(metavar="ID...")], timeout: Timeout = None) -> int:
     """Wait for tasks to end; returns the first exit code that is not 0."""
     from headway.cli.moments import duration
     from headway.cli.session import talk
@@ -86,9 +82,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the task ends.")] = False,
     attempt: Annotated[int | None, typer.Option("--attempt", help="Only this attempt.", min=1)] = None,
     stream: Annotated[str | None, typer.Option("--stream", help="Only stdout or stderr.")] = None,
-    timestamps: Annotated[
-        bool, typer.Option("--timestamps", "-t", help="Time, attempt and stream before each line.")
-    ] = False,
+    timestamps: Annotated[bool, typer.Option("--timestamps", "-t", help="Time, attempt and stream before each line.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="The bytes as they were written.")] = False,
 ) -> None:
     """Print what a task wrote. Its stderr comes on stderr."""

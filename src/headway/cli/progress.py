@@ -27,8 +27,9 @@ BAR = 20
 class Board:
     """Lines that change in place, below what is printed. Without a terminal it shows nothing and only prints."""
 
-    def __init__(self, *, live: bool) -> None:
+    def __init__(self, *, live: bool, keep: bool) -> None:
         self.live = live and sys.stderr.isatty()
+        self._keep = keep  # leave the last lines on the screen
         self._shown: Any = None
 
     @property
@@ -42,14 +43,16 @@ class Board:
 
             self._console = Console(stderr=True)
             self._shown = Live(
-                console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+                console=self._console,
+                auto_refresh=False,
+                transient=not self._keep,
+                redirect_stdout=False,
+                redirect_stderr=False,
             )
             self._shown.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._shown is not None:
             self._shown.stop()
             self._shown = None
@@ -112,6 +115,4 @@ def progress_text(progress: ProgressView | None) -> str:
     """ "█████░░░░░ 50% copying", or nothing."""
     if progress is None or not progress.total:
         return "" if progress is None else progress.text
-    return (
-        f"{bar(progress.done, progress.total, 10)} {100 * progress.done / progress.total:.0f}% {progress.text}".rstrip()
-    )
+    return f"{bar(progress.done, progress.total, 10)} {100 * progress.done / progress.total:.0f}% {progress.text}".rstrip()

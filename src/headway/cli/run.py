@@ -32,9 +32,7 @@ File = Annotated[
     typer.Argument(metavar="[FILE | -- CMD...]", help="Task file (YAML, JSON), NDJSON of tasks, or - for stdin."),
 ]
 Params = Annotated[list[str] | None, typer.Option("--param", help="Value of a file's parameter.", metavar="K=V")]
-Inputs = Annotated[
-    str | None, typer.Option("--inputs", help="One task for each line of JSON in this file.", metavar="FILE.ndjson")
-]
+Inputs = Annotated[str | None, typer.Option("--inputs", help="One task for each line of JSON in this file.", metavar="FILE.ndjson")]
 Logs = Annotated[bool, typer.Option("--logs/--no-logs", help="Show what the tasks of a tree write.")]
 INTERRUPTED = 130
 
@@ -96,9 +94,7 @@ async def _some_server(settings: Settings) -> AsyncIterator[Place]:
         yield find(settings, url=url) or Place(url, settings.token)
 
 
-async def _follow_all(
-    terminal: Terminal, server: Server, work: Work, answers: list[Accepted | AcceptedMany], *, logs: bool
-) -> int:
+async def _follow_all(terminal: Terminal, server: Server, work: Work, answers: list[Accepted | AcceptedMany], *, logs: bool) -> int:
     from headway.cli.follow import Following, follow_many, follow_task, follow_trees
     from headway.wire.views import Accepted
 
@@ -107,7 +103,7 @@ async def _follow_all(
     trees = [answer.tree for answer in answers if not isinstance(answer, Accepted) and answer.tree]
     if terminal.quiet:
         print("\n".join(ids), flush=True)
-    following = Following(terminal, server, logs=logs)
+    following = Following(terminal, server, logs=logs, keep_board=bool(trees))
     if isinstance(first, Accepted):
         follow = follow_task(following, first.id)
     elif work.trees:

@@ -26,12 +26,8 @@ NodeName = Annotated[str | None, typer.Option("--name", help="Name of this node;
 Cpus = Annotated[float | None, typer.Option("--cpus", help="CPUs to offer; all when not given.", min=0.0)]
 Memory = Annotated[str | None, typer.Option("--memory", help='Memory to offer, for example "8GiB".', metavar="SIZE")]
 Disk = Annotated[str | None, typer.Option("--disk", help='Disk to offer, for example "50GiB".', metavar="SIZE")]
-Labels = Annotated[
-    list[str] | None, typer.Option("--label", help="A label of this node; repeat for more.", metavar="K=V")
-]
-Paths = Annotated[
-    list[str] | None, typer.Option("--path", help="Folder to import functions from; repeat for more.", metavar="DIR")
-]
+Labels = Annotated[list[str] | None, typer.Option("--label", help="A label of this node; repeat for more.", metavar="K=V")]
+Paths = Annotated[list[str] | None, typer.Option("--path", help="Folder to import functions from; repeat for more.", metavar="DIR")]
 WorkDir = Annotated[str | None, typer.Option("--work-dir", help="Folder for the tasks' working files.", metavar="DIR")]
 
 
@@ -59,9 +55,7 @@ def up(
     from headway.embedded.up import up as start
 
     node = _node_flags(node_name, cpus, memory, disk, label, path, work_dir)
-    settings = terminal.settings(
-        database=database, host=host, port=port, log_level=log_level, log_format=log_format, **node
-    )
+    settings = terminal.settings(database=database, host=host, port=port, log_level=log_level, log_format=log_format, **node)
     tell = None if terminal.for_people else lambda url: announce(terminal, "up", url)  # people are told more than that
     return start(settings, ready=tell)
 

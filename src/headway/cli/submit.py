@@ -22,9 +22,7 @@ File = Annotated[
     typer.Argument(metavar="[FILE | -- CMD...]", help="Task file (YAML, JSON), NDJSON of tasks, or - for stdin."),
 ]
 Params = Annotated[list[str] | None, typer.Option("--param", help="Value of a file's parameter.", metavar="K=V")]
-Inputs = Annotated[
-    str | None, typer.Option("--inputs", help="One task for each line of JSON in this file.", metavar="FILE.ndjson")
-]
+Inputs = Annotated[str | None, typer.Option("--inputs", help="One task for each line of JSON in this file.", metavar="FILE.ndjson")]
 
 
 @command(
@@ -40,9 +38,7 @@ Inputs = Annotated[
         "generate-tasks | headway submit -",
     ],
 )
-def submit(
-    terminal: Terminal, spec: dict[str, Any], file: File = None, param: Params = None, inputs: Inputs = None
-) -> None:
+def submit(terminal: Terminal, spec: dict[str, Any], file: File = None, param: Params = None, inputs: Inputs = None) -> None:
     """Submit work and print its ids."""
     from headway.cli.session import talk
     from headway.cli.work import read

@@ -188,9 +188,7 @@ def describe_tree(tree: TreeView) -> str:
     """A tree, for people: its levels, then its tasks."""
     from headway.cli.moments import when
 
-    head = fields(
-        [("id", tree.id), ("tree", tree.name), ("state", paint(tree.state)), ("created", when(tree.created_at))]
-    )
+    head = fields([("id", tree.id), ("tree", tree.name), ("state", paint(tree.state)), ("created", when(tree.created_at))])
     levels = table(("LEVEL", "TASKS", "LEFT"), [(one.level, one.total, one.left) for one in tree.levels])
     tasks = table(
         ("ID", "STATE", "LEVEL", "NAME"),

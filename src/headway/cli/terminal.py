@@ -28,9 +28,7 @@ class Format(StrEnum):
     QUIET = "quiet"
 
 
-Output = Annotated[
-    Format, typer.Option("--output", "-o", help="For people, for programs, or ids only.", show_default=False)
-]
+Output = Annotated[Format, typer.Option("--output", "-o", help="For people, for programs, or ids only.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="The same as -o json.")]
 Url = Annotated[str | None, typer.Option("--url", help="The server to talk to (HEADWAY_URL).", metavar="URL")]
 DataDir = Annotated[str | None, typer.Option("--data-dir", help="The data folder (HEADWAY_DATA).", metavar="DIR")]
@@ -84,9 +82,7 @@ class Terminal:
         """The ids of what was submitted: a tree's own id for people, the tasks' for programs."""
         ids = [one for answer in answers for one in getattr(answer, "ids", None) or [answer.id]]  # type: ignore[union-attr]
         value = answers[0] if len(answers) == 1 else answers
-        self.answer(
-            value, ids=ids, table=lambda: "\n".join(getattr(one, "tree", None) or "\n".join(ids) for one in answers)
-        )
+        self.answer(value, ids=ids, table=lambda: "\n".join(getattr(one, "tree", None) or "\n".join(ids) for one in answers))
 
     def frame(self, watching: bool) -> None:
         """Begin a new frame of a command that watches: a terminal is cleared, a pipe just gets the next one."""
@@ -210,9 +206,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]], *, right: Sequen
     return "\n".join(lines)
 
 
-def _line(
-    row: Sequence[str], header: Sequence[str], widths: Sequence[int], right: Sequence[str], *, coloured: bool = False
-) -> str:
+def _line(row: Sequence[str], header: Sequence[str], widths: Sequence[int], right: Sequence[str], *, coloured: bool = False) -> str:
     parts = []
     for cell, title, width in zip(row, header, widths, strict=True):
         text = cell if len(cell) <= width else cell[: width - 1] + "…"

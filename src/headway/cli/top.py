@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 app = group("Watch Headway.")
 
-LINES_BESIDES = 16  # of a frame that are not running tasks, on a fleet of a few nodes
+LINES_BESIDES = 14  # of a frame that are neither nodes nor running tasks
 
 
 @dataclass
@@ -98,8 +98,7 @@ def _running(page: Page, lines: int) -> str:
     if not page.tasks:
         return "nothing runs"
     rows = [
-        (task.id, task.name, took(task.started_at, None), task.node, progress_text(task.progress))
-        for task in page.tasks[:lines]
+        (task.id, task.name, took(task.started_at, None), task.node, progress_text(task.progress)) for task in page.tasks[:lines]
     ]
     text = table(("ID", "RUNNING", "FOR", "NODE", "PROGRESS"), rows, right=("FOR",), wide="RUNNING")
     more = len(page.tasks) - lines

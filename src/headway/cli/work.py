@@ -55,9 +55,7 @@ def read(
     found = trees(file, params)
     if len(found) == 1 and len(found[0].tasks) == 1 and found[0].tasks[0].name == found[0].name:
         return Work(task=found[0].tasks[0].spec, notes=_notes(found), schedule=found[0].schedule)
-    return Work(
-        trees=found, notes=_notes(found), schedule=next((tree.schedule for tree in found if tree.schedule), None)
-    )
+    return Work(trees=found, notes=_notes(found), schedule=next((tree.schedule for tree in found if tree.schedule), None))
 
 
 def _notes(found: list[Tree]) -> list[str]:

@@ -12,7 +12,7 @@ import typer.main
 from headway import errors
 from headway.cli.main import COMMANDS, EXIT_CODES, Exit, main
 
-HEAVY = ("asyncpg", "litestar", "uvicorn", "uvloop", "rich", "ruamel", "structlog", "prometheus_client")
+HEAVY = ("asyncpg", "litestar", "uvicorn", "uvloop", "rich", "ruamel", "structlog", "prometheus_client", "pydantic")
 
 
 def headway(*words: str) -> subprocess.CompletedProcess[str]:
