@@ -156,7 +156,7 @@ class ScriptedServer:
             writer.close()
 
     def _register(self, body: bytes) -> bytes:
-        register = msgspec.msgpack.decode(body, type=Register)
+        register = msgspec.json.decode(body, type=Register)
         self._told.clear()
         with self._changed:
             self.lost = False

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from headway.agent.clock import boottime
+from headway.agent.clock import boottime, wall_ms
 from headway.agent.link import Answer, Ask, Drain, Lease, Lost, NewBoot, Part, Report, Reported, State, Taken
 from headway.agent.link_async import Link
 from headway.agent.reports import compose
@@ -172,10 +172,8 @@ class ExchangeSide:
                 response = await http.request(
                     "POST",
                     "/v1/nodes",
-                    body=encode_msgpack(register),
-                    content_type=MSGPACK,
+                    body=msgspec.json.encode(register),
                     timeout=REGISTER_TIMEOUT_S,
-                    headers={"accept": MSGPACK},
                     idempotent=True,
                 )
                 self.terms = _registered(response)
@@ -195,18 +193,8 @@ class ExchangeSide:
     async def _poll(self) -> None:
         await self._leased.wait()  # without a lease the supervisor takes no orders
         while True:
-            sent = len(self._received)
-            head = Exchange(
-                self.boot,
-                self._next(),
-                wait_s=POLL_S,
-                received=self._received[:sent],
-                unknown_definitions=self._unknown,
-                draining=self.draining,
-            )
-            answer = await self._call(encode_msgpack(head), timeout=POLL_S + 5)
+            answer = await self._call(self._head(wait_s=POLL_S), timeout=POLL_S + 5)
             if answer is not None:
-                del self._received[:sent]
                 await self._accept(answer, self.boot)
 
     async def _report(self) -> None:
@@ -216,8 +204,7 @@ class ExchangeSide:
             while self._parts:
                 count = self._portion()
                 parts = [part for _, part in self._parts[:count]]
-                body = compose(Exchange(self.boot, self._next(), draining=self.draining), parts)
-                while (answer := await self._call(body, timeout=REPORT_TIMEOUT_S)) is None:
+                while (answer := await self._call(self._head(), parts, timeout=REPORT_TIMEOUT_S)) is None:
                     pass
                 last = self._parts[count - 1][0]
                 del self._parts[:count]
@@ -241,8 +228,8 @@ class ExchangeSide:
             state = await self.state()
             if state.boot == self.boot:
                 sent = boottime()
-                head = Exchange(self.boot, self._next(), heartbeat=True, held=_decode_refs(state.held), draining=self.draining)
-                answer = await self._call(encode_msgpack(head), timeout=timeout)
+                head = self._head(heartbeat=True, held=_decode_refs(state.held))
+                answer = await self._call(head, timeout=timeout)
                 if answer is not None:
                     self._renew(_decode_head(answer), sent)
                     await self._accept(answer, self.boot)
@@ -254,7 +241,7 @@ class ExchangeSide:
     async def beat_once(self) -> None:
         """The last word of an agent that ends."""
         with contextlib.suppress(ConnectionError, TimeoutError, Refused):  # it is lost after a while all the same
-            await self._post(encode_msgpack(Exchange(self.boot, self._next(), heartbeat=True, held=[], draining=True)), 2.0)
+            await self._post(encode_msgpack(self._head(heartbeat=True, held=[])), 2.0)
 
     async def state(self) -> State:
         """The supervisor's own word. It comes at once, or the supervisor is frozen and there is no heartbeat."""
@@ -290,20 +277,26 @@ class ExchangeSide:
         self.link.send(Answer(self._answers, boot, body))
         taken = await future
         self._received += _decode_refs(taken.refs)
-        self._unknown = taken.unknown
+        self._unknown += taken.unknown
 
     # --- calls
 
-    def _next(self) -> int:
+    def _head(self, *, wait_s: float = 0.0, heartbeat: bool = False, held: list[Ref] | None = None) -> Exchange:
+        """A new call. It takes along what was received; `_call` puts that back if the call does not get through."""
         self._sequence += 1
-        return self._sequence
+        head = Exchange(self.boot, self._sequence, wait_s, heartbeat, held, now_ms=wall_ms(), draining=self.draining)
+        head.received, self._received = self._received, []
+        head.unknown_definitions, self._unknown = self._unknown, []
+        return head
 
-    async def _call(self, body: bytes, timeout: float) -> bytes | None:
+    async def _call(self, head: Exchange, parts: Sequence[Part] = (), *, timeout: float) -> bytes | None:
         """One exchange; None when it did not get through: the caller says it again."""
         http = self.servers.http
         try:
-            answer = await self._post(body, timeout)
+            answer = await self._post(compose(head, parts), timeout)
         except (ConnectionError, TimeoutError, Unavailable) as error:
+            self._received += head.received
+            self._unknown += head.unknown_definitions
             if not self.servers.failures:
                 self.log("agent.exchange_failed", server=http.base_url, reason=str(error), level="warning")
             self.servers.failed(http)

@@ -37,7 +37,7 @@ def compose(head: Exchange, parts: Iterable[Part]) -> bytes:
     for part in parts:
         fields.setdefault(part.field, []).append(part)
     body = bytearray(encode_msgpack(head))
-    body[0] += len(fields)  # MessagePack: a map of up to 15 entries has its size in its first byte, and an Exchange has 13 fields
+    body[0] += len(fields)  # a MessagePack map of up to 15 entries has its size in this byte; an Exchange has 14 fields
     for field, pieces in fields.items():
         body += encode_msgpack(field)
         body += _ARRAY32.pack(0xDD, sum(piece.count for piece in pieces))
