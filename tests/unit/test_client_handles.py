@@ -46,7 +46,8 @@ class Tasks:
         return {"done": done, "pending": [i for i in ids if i not in self.ended]}
 
     def answer(self) -> Any:
-        return routes({"POST /v1/tasks/wait": self.wait, "POST /v1/tasks": self.accept})
+        known = {f"GET /v1/tasks/{i}": lambda r, i=i: task_view(str(i), "running") for i in range(100)}
+        return routes({"POST /v1/tasks/wait": self.wait, "POST /v1/tasks": self.accept, **known})
 
     def accept(self, request: Request) -> Any:
         body = json.loads(request.body)
@@ -137,9 +138,17 @@ async def test_closing_the_client_ends_the_waits() -> None:
             await waiting
 
 
+async def test_waiting_for_a_task_that_does_not_exist_ends_at_once() -> None:
+    unknown = routes({"GET /v1/tasks/123": lambda r: problem(404, "not_found")})
+    async with serving(unknown) as server, AsyncClient(server.url, TOKEN) as client:
+        with pytest.raises(errors.NotFound):
+            await client.result(123)
+
+
 def finished(**fields: Any) -> Any:
     view = task_view("1", **fields)
-    return serving_in_thread(routes({"POST /v1/tasks/wait": lambda r: {"done": [view], "pending": []}}))
+    waited = {"done": [view], "pending": []}
+    return serving_in_thread(routes({"POST /v1/tasks/wait": lambda r: waited, "GET /v1/tasks/1": lambda r: view}))
 
 
 def test_a_failed_task_raises_with_the_story_of_its_failure() -> None:

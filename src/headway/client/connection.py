@@ -55,6 +55,19 @@ class Connection:
     ) -> T:
         """The answer as `kind`, or the error behind the problem. `repeatable` is by method when not said."""
         target = with_query(path, query)
+        return read(await self.send(method, target, body=body, headers=headers, timeout=timeout, repeatable=repeatable), kind)
+
+    async def send(
+        self,
+        method: str,
+        target: str,
+        *,
+        body: bytes = b"",
+        headers: dict[str, str] | None = None,
+        timeout: float | None = 30.0,
+        repeatable: bool | None = None,
+    ) -> Response:
+        """The answer as it came, for who needs its headers."""
         again = method == "GET" if repeatable is None else repeatable
         attempt = Patience(self.patience)
         while True:
@@ -67,7 +80,7 @@ class Connection:
                 continue
             self._met = True
             if response.status < 400:
-                return read(response, kind)
+                return response
             await _after_refusal(response, attempt, again=again)
 
     async def lines(self, path: str, query: Mapping[str, Any] | None = None, **headers: str) -> AsyncIterator[bytes]:

@@ -24,11 +24,11 @@ from urllib.parse import quote
 import msgspec
 
 from headway import config
-from headway.client.connection import Connection, Patience
+from headway.client.connection import Connection, Patience, read, with_query
 from headway.client.discovery import find
 from headway.client.handles import AsyncHandle, Group
 from headway.client.streams import events_of
-from headway.client.waiting import Waited, Waiter
+from headway.client.waiting import HELD_S, Waited, Waiter
 from headway.domain.task import TaskSpec
 from headway.errors import Unavailable
 from headway.wire.views import (
@@ -144,7 +144,7 @@ class AsyncClient:
 
     def handle(self, task_id: str | int) -> AsyncHandle[Any]:
         """A handle on a task submitted elsewhere."""
-        return AsyncHandle(self, str(task_id))
+        return AsyncHandle(self, str(task_id), foreign=True)
 
     async def get(self, task_id: str | int, *, wait: float | None = None) -> TaskView:
         """Everything known about a task; with `wait`, held until it is final or so many seconds are over."""
@@ -225,9 +225,22 @@ class AsyncClient:
 
     # -- trees, nodes, numbers
 
-    async def tree(self, tree_id: str | int, *, wait: float | None = None, seen: str | None = None) -> TreeView:
-        path, timeout = f"/v1/trees/{_segment(tree_id)}", 30.0 + (wait or 0.0)
-        return await self._to.ask("GET", path, TreeView, query={"wait": wait, "seen": seen}, timeout=timeout)
+    async def tree(self, tree_id: str | int) -> TreeView:
+        return await self._to.ask("GET", f"/v1/trees/{_segment(tree_id)}", TreeView)
+
+    async def watch_tree(self, tree_id: str | int) -> AsyncIterator[TreeView]:
+        """The tree now and after each change, until all of its tasks are final."""
+        seen = None
+        while True:
+            target = with_query(f"/v1/trees/{_segment(tree_id)}", {"wait": HELD_S, "seen": seen})
+            response = await self._to.send("GET", target, timeout=HELD_S + 30.0)
+            if response.headers.get("etag") == seen is not None:
+                continue  # the time was over and nothing had changed
+            seen = response.headers.get("etag")
+            view = read(response, TreeView)
+            yield view
+            if all(level.left == 0 for level in view.levels):
+                return
 
     async def cancel_tree(self, tree_id: str | int) -> TreeView:
         return await self._to.ask("POST", f"/v1/trees/{_segment(tree_id)}/cancel", TreeView, repeatable=True)

@@ -192,6 +192,7 @@ class Client:
     retry_dead = blocking(AsyncClient.retry_dead)
     purge_dead = blocking(AsyncClient.purge_dead)
     tree = blocking(AsyncClient.tree)
+    watch_tree = streaming(AsyncClient.watch_tree)
     cancel_tree = blocking(AsyncClient.cancel_tree)
     nodes = blocking(AsyncClient.nodes)
     node = blocking(AsyncClient.node)

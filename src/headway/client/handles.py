@@ -40,13 +40,21 @@ class AsyncHandle(Generic[T]):
     """A task of an AsyncClient. `await handle` is `await handle.result()`."""
 
     def __init__(
-        self, client: AsyncClient, task_id: str, *, kind: Any = None, group: Group | None = None, index: int = 0
+        self,
+        client: AsyncClient,
+        task_id: str,
+        *,
+        kind: Any = None,
+        group: Group | None = None,
+        index: int = 0,
+        foreign: bool = False,
     ) -> None:
         self.id = task_id
         self._client = client
         self._kind = kind  # what the result is to become; None: as it is
         self._group = group
         self._index = index
+        self._foreign = foreign  # submitted elsewhere: there may be no such task
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"
@@ -61,6 +69,9 @@ class AsyncHandle(Generic[T]):
             return known
         try:
             async with asyncio.timeout(timeout):
+                if self._foreign:
+                    await self.view()  # a wait for a task that does not exist would never end
+                    self._foreign = False
                 return await self._wait(group) if group else (await self._client.waiter.final(self.id))[0]
         except TimeoutError:
             raise TimeoutError(f"task {self.id} is not final after {timeout} s") from None
