@@ -78,7 +78,14 @@ async def _chosen(request: Http, asked: Which, tenant: int | None) -> list[int]:
 def _group(row: Any) -> DeadGroup:
     error = error_of(row["error"]) or ErrorInfo("unknown", "")
     return DeadGroup(
-        row["fingerprint"], row["name"], error.type, error.message, row["count"], row["first_at"], row["last_at"], str(row["example"])
+        row["fingerprint"],
+        row["name"],
+        error.type,
+        error.message,
+        row["count"],
+        row["first_at"],
+        row["last_at"],
+        str(row["example"]),
     )
 
 

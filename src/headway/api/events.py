@@ -26,9 +26,15 @@ async def events(request: Http) -> Stream:
     if asked:
         match = _CURSOR.fullmatch(asked)
         if match is None or int(match[1]) >= 2**63 or int(match[2]) >= 2**63:
-            raise InvalidInput(f"Last-Event-ID: {asked[:40]!r} is no event id", field="last-event-id", hint="the id of an event of this stream")
+            raise InvalidInput(
+                f"Last-Event-ID: {asked[:40]!r} is no event id", field="last-event-id", hint="the id of an event of this stream"
+            )
         after = (match[1], int(match[2]))
-    return Stream(_sse(core_of(request).waiting.events(caller.scope, after)), media_type="text/event-stream", headers={"cache-control": "no-store"})
+    return Stream(
+        _sse(core_of(request).waiting.events(caller.scope, after)),
+        media_type="text/event-stream",
+        headers={"cache-control": "no-store"},
+    )
 
 
 async def _sse(batches: AsyncIterator[list[Any]]) -> AsyncIterator[bytes]:

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import msgspec
 from litestar import Response, get, post
 
 from headway.api.render import allocated_view
-from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_of, decode_body
+from headway.api.request import PEOPLE, Http, answer, answer_in_kind, body_of, caller_of, core_of
 from headway.control.core import Core
 from headway.control.fleet import Node
-from headway.errors import InvalidInput, NotFound
+from headway.errors import NotFound
 from headway.store.queries import query
-from headway.wire.exchange import MSGPACK, Exchange, Orders, Register, decode_exchange, encode_msgpack
+from headway.wire.exchange import Exchange, Register
 from headway.wire.views import NodeView
 
 _ALLOCATED = query("task.allocated")
 _DRAIN = query("node.set_drain")
-_encode_json = msgspec.json.Encoder().encode
 
 
 @post("/v1/nodes", status_code=201)
 async def register(request: Http) -> Response[bytes]:
     """An agent announces its machine."""
     await caller_of(request, "agent", "admin")
-    return answer(await core_of(request).exchanges.register(await body_of(request, Register)), 201)
+    return answer_in_kind(request, await core_of(request).exchanges.register(await body_of(request, Register)), 201)
 
 
 @post("/v1/nodes/{node:int}/exchange", status_code=200)
@@ -32,15 +30,8 @@ async def exchange(request: Http, node: int) -> Response[bytes]:
     await caller_of(request, "agent", "admin")
     if not 0 <= node < 2**31:
         raise NotFound(f"there is no node {node}")
-    body = await request.body()
-    if request.headers.get("content-type") == MSGPACK:
-        try:
-            said = decode_exchange(body)
-        except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
-            raise InvalidInput(f"the exchange is not valid: {error}") from None
-        return Response(encode_msgpack(await core_of(request).exchanges.exchange(node, said)), media_type=MSGPACK, status_code=200)
-    reply: Orders = await core_of(request).exchanges.exchange(node, decode_body(body, Exchange))
-    return answer(reply)
+    reply = await core_of(request).exchanges.exchange(node, await body_of(request, Exchange))
+    return answer_in_kind(request, reply)
 
 
 @get("/v1/nodes")

@@ -24,7 +24,9 @@ def filter_of(request: Http, core: Core, tenant: int | None) -> Filter:
     for name in given:
         if name not in LIST_PARAMETERS:
             near = difflib.get_close_matches(name, LIST_PARAMETERS, n=1)
-            raise InvalidInput(f"there is no parameter {name[:40]!r}", field=name, hint=f"did you mean {near[0]!r}?" if near else None)
+            raise InvalidInput(
+                f"there is no parameter {name[:40]!r}", field=name, hint=f"did you mean {near[0]!r}?" if near else None
+            )
     wanted = Filter(tenant=tenant, limit=whole(request, "limit", 50, low=1, high=MAX_LIMIT))
     if states := [s for text in given.getall("state", []) for s in text.split(",") if s]:
         wanted.states = [int(_state(word)) for word in states]

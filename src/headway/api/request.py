@@ -13,6 +13,7 @@ from headway.control.core import Core
 from headway.domain.identity import MAX_ID
 from headway.domain.task import decode_error
 from headway.errors import InvalidInput, NotFound, VersionMismatch
+from headway.wire.exchange import MSGPACK, encode_msgpack
 
 Http = Request[Any, Any, Any]
 Body = TypeVar("Body")
@@ -28,7 +29,8 @@ async def caller_of(request: Http, *roles: str) -> Caller:
     spoken = request.headers.get(wire.PROTOCOL_HEADER)
     if spoken is not None and spoken != str(wire.PROTOCOL):
         raise VersionMismatch(
-            f"the caller speaks protocol {spoken[:20]}, this server {wire.PROTOCOL}", hint="use the same version of Headway on both sides"
+            f"the caller speaks protocol {spoken[:20]}, this server {wire.PROTOCOL}",
+            hint="use the same version of Headway on both sides",
         )
     caller = await core_of(request).access.caller(request.headers.get("authorization"))
     if roles:
@@ -40,13 +42,17 @@ PEOPLE = ("admin", "tenant")
 
 
 async def body_of(request: Http, kind: type[Body]) -> Body:
-    """The JSON body as a struct, with our errors."""
-    return decode_body(await request.body() or b"{}", kind)
+    """The JSON (or MessagePack) body as a struct, with our errors."""
+    return decode_body(await request.body() or b"{}", kind, packed=is_packed(request))
 
 
-def decode_body(body: bytes, kind: type[Body]) -> Body:
+def is_packed(request: Http) -> bool:
+    return request.headers.get("content-type") == MSGPACK
+
+
+def decode_body(body: bytes, kind: type[Body], *, packed: bool = False) -> Body:
     try:
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.msgpack.decode(body, type=kind) if packed else msgspec.json.decode(body, type=kind)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
         raise decode_error(error, getattr(kind, "__struct_fields__", ())) from None
     except UnicodeDecodeError as error:
@@ -61,6 +67,13 @@ def id_of(text: str | int, what: str = "task") -> int:
     if not 0 < value <= MAX_ID:
         raise NotFound(f"there is no {what} {str(text)[:40]!r}")
     return value
+
+
+def answer_in_kind(request: Http, value: Any, status: int = 200) -> Response[bytes]:
+    """MessagePack to who sent MessagePack."""
+    if is_packed(request):
+        return Response(encode_msgpack(value), status_code=status, media_type=MSGPACK)
+    return answer(value, status)
 
 
 def answer(value: Any, status: int = 200) -> Response[bytes]:

@@ -32,13 +32,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None] | None = Non
     core.url = f"{'https' if settings.tls_cert else 'http'}://{settings.host}:{sock.getsockname()[1]}"
     await core.start()
     await _accept_tokens(core, settings)
-    server = _Server(
-        uvicorn.Config(
-            create_app(core), http="httptools", loop="none", lifespan="off", access_log=False, log_config=None,
-            ssl_certfile=settings.tls_cert, ssl_keyfile=settings.tls_key, timeout_graceful_shutdown=GRACE_S, backlog=2048,
-            timeout_keep_alive=75, server_header=False, date_header=False,
-        )  # fmt: skip
-    )
+    server = _Server(_uvicorn(core, settings))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.end)
@@ -48,6 +42,24 @@ async def serve(settings: Settings, *, ready: Callable[[str], None] | None = Non
         await server.serve(sockets=[sock])
     finally:
         await core.stop()
+
+
+def _uvicorn(core: Core, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        create_app(core),
+        http="httptools",
+        loop="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+        timeout_graceful_shutdown=GRACE_S,
+        timeout_keep_alive=75,
+        backlog=2048,
+        server_header=False,
+        date_header=False,
+    )
 
 
 class _Server(uvicorn.Server):
@@ -68,7 +80,8 @@ def _listen(settings: Settings) -> socket.socket:
         sock.bind((settings.host, settings.port))
     except OSError as error:
         raise ConfigError(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}", hint="choose another with --port (0 takes a free one)"
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}",
+            hint="choose another with --port (0 takes a free one)",
         ) from None
     return sock
 

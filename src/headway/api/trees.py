@@ -91,7 +91,10 @@ async def tree_view(core: Core, tree: int, tenant: int | None) -> TreeView:
     async with core.database.cold() as connection:
         counts = await connection.fetch(_COUNTS, tree)
         tasks = await connection.fetch(_TASKS, tree, MAX_SHOWN)
-        progress = {p["task"]: ProgressView(p["done"], p["total"], p["text"]) for p in await connection.fetch(_PROGRESS, [t["id"] for t in tasks])}
+        progress = {
+            p["task"]: ProgressView(p["done"], p["total"], p["text"])
+            for p in await connection.fetch(_PROGRESS, [t["id"] for t in tasks])
+        }
     left = [0] * len(row["levels"])
     for count in counts:
         if not State(count["state"]).final:
@@ -103,7 +106,15 @@ async def tree_view(core: Core, tree: int, tenant: int | None) -> TreeView:
         created_at=row["created_at"],
         levels=[LevelView(level, total, left[level]) for level, total in enumerate(row["levels"])],
         tasks=[
-            TreeTaskView(str(t["id"]), t["name"], State(t["state"]).word, t["level"], progress.get(t["id"]), t["exit_code"], error_of(t["error"]))
+            TreeTaskView(
+                str(t["id"]),
+                t["name"],
+                State(t["state"]).word,
+                t["level"],
+                progress.get(t["id"]),
+                t["exit_code"],
+                error_of(t["error"]),
+            )
             for t in tasks
         ],
     )

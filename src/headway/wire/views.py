@@ -61,8 +61,8 @@ class TaskView(msgspec.Struct):
     error: ErrorInfo | None = None
     # Only when asked for (GET one task), else null; a pickled value is base64 in a string. Not `Raw | None`: msgspec
     # would then refuse to decode anything but null.
-    result: msgspec.Raw = msgspec.Raw(b"null")
-    input: msgspec.Raw = msgspec.Raw(b"null")
+    result: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
+    input: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
     codec: str = "json"
     resources: ResourcesView | None = None
     usage: UsageView | None = None

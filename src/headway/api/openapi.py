@@ -1,0 +1,212 @@
+"""The OpenAPI 3.1 document, written as one table over the same structs the routes decode and answer with.
+
+A test compares it with the routes of the application, and schemathesis drives the server with it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from headway.api.dead import Which
+from headway.api.overview import NewKey, NewTenant
+from headway.api.tasks import Edit, Waited, WaitFor
+from headway.api.trees import TreeSpec
+from headway.domain.task import TaskSpec
+from headway.version import VERSION
+from headway.wire.exchange import Exchange, Orders, Register, Registered
+from headway.wire.views import (
+    Accepted,
+    AcceptedMany,
+    AttemptView,
+    Changed,
+    DeadGroup,
+    NodeView,
+    Page,
+    Problem,
+    QueueView,
+    ResourcesView,
+    Stats,
+    TaskView,
+    TreeView,
+)
+
+
+class OverInputs(msgspec.Struct, forbid_unknown_fields=True):
+    """One task for each input."""
+
+    task: TaskSpec
+    inputs: list[Any]
+
+
+Parameter = tuple[str, dict[str, Any], str]
+_TEXT: dict[str, Any] = {"type": "string"}
+_FLAG: dict[str, Any] = {"type": "string", "enum": ["0", "1", "true", "false"]}
+_ID: dict[str, Any] = {"type": "string", "pattern": "^[0-9]{1,19}$"}
+_DURATION: dict[str, Any] = {"type": "string", "examples": ["30", "1m"]}
+_LIMIT: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": 1000}
+_FILTERS: tuple[Parameter, ...] = (
+    ("state", _TEXT, "one or more states, separated by commas"),
+    ("name", _TEXT, "the task's name; * stands for anything"),
+    ("label", _TEXT, "key=value; may be given several times"),
+    ("node", _TEXT, "name or number of a node"),
+    ("q", _TEXT, "text in name, command, labels or error"),
+    ("since", _TEXT, 'submitted after: ISO 8601, Unix seconds, or "1h" for an hour ago'),
+    ("until", _TEXT, "submitted before"),
+    ("tree", _ID, "tasks of this tree"),
+    ("category", {"type": "string", "enum": ["urgent", "delayable", "periodic"]}, ""),
+    ("limit", _LIMIT, "page size, 50 by default"),
+    ("cursor", _ID, "`next` of the page before"),
+)
+
+
+@dataclass(frozen=True)
+class Route:
+    """One operation."""
+
+    method: str
+    path: str
+    summary: str
+    answer: Any = None
+    status: int = 200
+    body: Any = None
+    parameters: tuple[Parameter, ...] = ()
+    media: str = "application/json"
+    public: bool = False
+    tag: str = "tasks"
+
+
+TABLE = (
+    Route("post", "/v1/tasks", "Submit one task, a list, or one task over many inputs", (Accepted, AcceptedMany), 201,
+          (TaskSpec, list[TaskSpec], OverInputs)),
+    Route("get", "/v1/tasks", "List tasks, newest first", Page, parameters=_FILTERS),
+    Route("post", "/v1/tasks/wait", "Wait until at least one of these tasks is final", Waited, body=WaitFor),
+    Route("get", "/v1/tasks/{task_id}", "One task with input and result", TaskView,
+          parameters=(("wait", _DURATION, "hold the answer until the task is final, so long at most"),)),
+    Route("get", "/v1/tasks/{task_id}/attempts", "Every attempt of a task", list[AttemptView]),
+    Route("get", "/v1/tasks/{task_id}/logs", "Output of a task", None, media="application/x-ndjson", parameters=(
+        ("follow", _FLAG, "stream until the task ends"), ("raw", _FLAG, "the bytes"),
+        ("attempt", {"type": "integer", "minimum": 0, "maximum": 99_999_999}, "of one attempt only"),
+        ("stream", {"type": "string", "enum": ["stdout", "stderr"]}, "one stream only"))),
+    Route("post", "/v1/tasks/{task_id}/cancel", "Cancel a task", TaskView),
+    Route("post", "/v1/tasks/{task_id}/retry", "Send a dead letter again, changed if asked", TaskView, body=Edit),
+    Route("post", "/v1/trees", "Submit a tree", AcceptedMany, 201, TreeSpec, tag="trees"),
+    Route("get", "/v1/trees/{tree_id}", "A tree with its levels and tasks", TreeView, tag="trees",
+          parameters=(("wait", _DURATION, "hold until something changed"), ("seen", _TEXT, "the ETag of the answer before"))),
+    Route("post", "/v1/trees/{tree_id}/cancel", "Cancel all of a tree", TreeView, tag="trees"),
+    Route("get", "/v1/nodes", "All nodes", list[NodeView], tag="nodes"),
+    Route("post", "/v1/nodes", "An agent announces its machine", Registered, 201, Register, tag="nodes"),
+    Route("get", "/v1/nodes/{name}", "One node, by name or number", NodeView, tag="nodes"),
+    Route("post", "/v1/nodes/{node}/exchange", "The one call of an agent: reports up, orders down", Orders, body=Exchange, tag="nodes"),
+    Route("post", "/v1/nodes/{name}/drain", "Give a node nothing new", NodeView, tag="nodes"),
+    Route("post", "/v1/nodes/{name}/undrain", "Give a node tasks again", NodeView, tag="nodes"),
+    Route("get", "/v1/dead-letters", "Dead letters, or with group=1 grouped by error", (Page, list[DeadGroup]), tag="dead letters",
+          parameters=(("group", _FLAG, "grouped by error"), *_FILTERS)),
+    Route("post", "/v1/dead-letters/retry", "Send dead letters again", Changed, body=Which, tag="dead letters"),
+    Route("post", "/v1/dead-letters/purge", "Purge dead letters", Changed, body=Which, tag="dead letters"),
+    Route("get", "/v1/events", "The live stream of events (SSE)", None, media="text/event-stream", tag="seeing",
+          parameters=(("after", _TEXT, "resume after this event"),)),
+    Route("get", "/v1/queues", "Depth and age of every queue", list[QueueView], tag="seeing"),
+    Route("get", "/v1/stats", "Numbers of now", Stats, tag="seeing"),
+    Route("get", "/v1/tiers", "Named bundles of resources", dict[str, ResourcesView], tag="seeing"),
+    Route("get", "/v1/whoami", "Whose token this is", dict[str, str], tag="access"),
+    Route("get", "/v1/tenants", "All tenants (admin)", list[dict[str, Any]], tag="access"),
+    Route("post", "/v1/tenants", "Add a tenant (admin)", dict[str, Any], 201, NewTenant, tag="access"),
+    Route("post", "/v1/keys", "Make a token, shown once (admin)", dict[str, Any], 201, NewKey, tag="access"),
+    Route("get", "/metrics", "Prometheus metrics", None, media="text/plain", tag="seeing"),
+    Route("get", "/livez", "The process lives", dict[str, str], public=True, tag="seeing"),
+    Route("get", "/readyz", "The server can admit tasks", dict[str, str], public=True, tag="seeing"),
+    Route("get", "/openapi.json", "This document", None, public=True, tag="seeing"),
+)  # fmt: skip
+
+
+@cache
+def document_bytes() -> bytes:
+    return msgspec.json.encode(document())
+
+
+def document() -> dict[str, Any]:
+    types = [kind for route in TABLE for side in (route.answer, route.body) for kind in _kinds(side)]
+    found, components = msgspec.json.schema_components([*types, Problem], ref_template="#/components/schemas/{name}")
+    schemas = dict(zip(map(str, types), found, strict=False))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in TABLE:
+        paths.setdefault(route.path, {})[route.method] = _operation(route, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Headway",
+            "version": VERSION,
+            "summary": "A distributed task scheduler",
+            "license": {"name": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {"schemas": components, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+        "security": [{"token": []}],
+    }
+
+
+def _kinds(side: Any) -> tuple[Any, ...]:
+    """The types one side of a route may have."""
+    return side if isinstance(side, tuple) else () if side is None else (side,)
+
+
+def _schema(side: Any, schemas: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    found = [schemas[str(kind)] for kind in _kinds(side)]
+    return found[0] if len(found) == 1 else {"anyOf": found}
+
+
+def _operation(route: Route, schemas: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    good: dict[str, Any] = {"description": route.summary, "content": {route.media: {}}}
+    if route.answer is not None:
+        good["content"] = {route.media: {"schema": _schema(route.answer, schemas)}}
+    answers: dict[str, Any] = {str(route.status): good}
+    if route.path == "/v1/tasks" and route.method == "post":
+        answers["200"] = {**good, "description": "The idempotency key gave the first task back"}
+    problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    for status, words in _FAILURES.items():
+        if not (route.public and status in ("401", "403")):
+            answers[status] = {"description": words, "content": problem}
+    operation: dict[str, Any] = {
+        "summary": route.summary,
+        "operationId": f"{route.method}_{re.sub(r'[^a-z0-9]+', '_', route.path.lower()).strip('_')}",
+        "tags": [route.tag],
+        "parameters": [*_path_parameters(route.path), *(_query(parameter) for parameter in route.parameters)],
+        "responses": answers,
+    }
+    if route.body is not None:
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": _schema(route.body, schemas)}}}
+    if route.public:
+        operation["security"] = []
+    return operation
+
+
+_FAILURES = {
+    "400": "The request is not valid; `field` and `hint` say where and what was expected",
+    "401": "No token, or an unknown one",
+    "403": "The token's role does not allow this",
+    "404": "Not found, or not yours",
+    "409": "The current state does not allow this",
+    "413": "Too large",
+    "422": "No node could ever run this",
+    "426": "Versions do not fit together",
+    "429": "Limit exceeded; Retry-After says when",
+    "503": "Not available right now; Retry-After says when",
+}
+
+
+def _path_parameters(path: str) -> list[dict[str, Any]]:
+    kinds = {"task_id": _ID, "tree_id": _ID, "node": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}}
+    return [
+        {"name": name, "in": "path", "required": True, "schema": kinds.get(name, {**_TEXT, "minLength": 1})}
+        for name in re.findall(r"{(\w+)}", path)
+    ]
+
+
+def _query(parameter: Parameter) -> dict[str, Any]:
+    name, schema, words = parameter
+    return {"name": name, "in": "query", "schema": schema, "description": words}
