@@ -30,7 +30,7 @@ Edit = Annotated[str | None, typer.Option("--edit", help="Change several: a JSON
 def ls(
     terminal: Terminal,
     each: Annotated[bool, typer.Option("--each", help="One line for each task, not for each error.")] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many.", min=1, max=10_000)] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many.", min=1, max=1000)] = 50,
     cursor: Annotated[str | None, typer.Option("--cursor", help="Go on after an earlier page.")] = None,
 ) -> None:
     """List dead letters, grouped by error."""

@@ -7,7 +7,6 @@ change. It goes to stderr either way.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -16,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from headway.cli.moments import took
 from headway.cli.outcome import LONGEST_ASK_S, ended, failure, print_value, work_code
+from headway.cli.output import written_lines
 from headway.cli.progress import Board, task_line, tree_lines
 from headway.cli.session import Server, task_path, tree_path
 from headway.cli.terminal import Terminal, paint
-from headway.errors import NotFound
-from headway.wire.views import LogLine, TaskView, TreeTaskView, TreeView
+from headway.wire.views import TaskView, TreeTaskView, TreeView
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,9 +117,10 @@ async def _looks(server: Server, task_id: str) -> AsyncIterator[TaskView]:
 
 async def _follow_tree(following: Following, tree_id: str, views: dict[str, TreeView], redraw: Callable[[], None]) -> None:
     states: dict[str, str] = {}
+    seen: str | None = None
     outputs: dict[str, asyncio.Task[None]] = {}
     while True:
-        tree = await following.server.get(tree_path(tree_id), TreeView, wait=LOOK_S, timeout=LOOK_S + 30.0)
+        tree, seen = await following.server.watch(tree_path(tree_id), TreeView, seen=seen, wait=LOOK_S)
         views[tree_id] = tree
         for task in tree.tasks:
             if states.get(task.id) != task.state:
@@ -147,14 +147,9 @@ def _open_outputs(following: Following, tasks: Sequence[TreeTaskView], outputs: 
 
 async def _show_output(following: Following, task_id: str, *, prefix: str = "", to_stdout: bool = False) -> None:
     """Print the output of a task as it comes."""
-    import msgspec
-
-    with contextlib.suppress(NotFound):  # nothing was ever written
-        async for line in following.server.lines(task_path(task_id, "logs"), follow=1):
-            entry = msgspec.json.decode(line, type=LogLine)
-            on_stdout = to_stdout and entry.stream == "stdout" and not following.terminal.wants_json
-            for text in entry.text.splitlines():
-                following.board.print(prefix + text, on_stdout=on_stdout)
+    to_stdout = to_stdout and not following.terminal.wants_json
+    async for entry in written_lines(following.server.lines(task_path(task_id, "logs"), follow=1)):
+        following.board.print(prefix + entry.text, on_stdout=to_stdout and entry.stream == "stdout")
 
 
 async def _finish(output: asyncio.Task[None]) -> None:

@@ -77,7 +77,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     "Look": {
         "ls": Entry("tasks:app", "List tasks, the newest first."),
         "show": Entry("tasks:app", "Show everything known about a task or a tree."),
-        "logs": Entry("outcome:app", "Print what a task wrote."),
+        "logs": Entry("output:app", "Print what a task wrote."),
         "wait": Entry("outcome:app", "Wait for tasks to end; returns the first exit code that is not 0."),
         "result": Entry("outcome:app", "Print the result of a task as JSON; with --timeout, wait for it."),
         "top": Entry("top:app", "Watch rates, queues, nodes and running tasks live."),

@@ -1,4 +1,4 @@
-"""`wait`, `result`, `logs`: how the work went. `wait` and `result` return the work's own exit code."""
+"""`wait` and `result`: how the work went. Both return the work's own exit code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway.cli.terminal import Terminal, command, group, table
 
 if TYPE_CHECKING:
     from headway.cli.session import Server
-    from headway.wire.views import LogLine, TaskView
+    from headway.wire.views import TaskView
 
 app = group("See how work went.")
 
@@ -34,12 +34,13 @@ def wait(terminal: Terminal, ids: Annotated[list[str], typer.Argument(metavar="I
     limit = None if timeout is None else duration(timeout, "--timeout")
 
     async def look(server: Server) -> int:
-        done, pending = await wait_for(server, ids, limit)
-        tasks = [done[one] for one in ids if one in done]
+        wanted = [task for one in ids for task in await _tasks_of(server, one)]
+        done, pending = await wait_for(server, wanted, limit)
+        tasks = [done[one] for one in wanted if one in done]
         value = {"done": tasks, "pending": pending}
         terminal.answer(value, ids=[task.id for task in tasks], table=lambda: _ended(tasks))
         if pending:
-            print(f"headway: {len(pending)} of {len(ids)} not ended after {timeout}", file=sys.stderr)
+            print(f"headway: {len(pending)} of {len(wanted)} not ended after {timeout}", file=sys.stderr)
             return TIMED_OUT
         return next((code for task in tasks if (code := work_code(task.state, task.exit_code))), 0)
 
@@ -67,40 +68,20 @@ def result(terminal: Terminal, task_id: Annotated[str, typer.Argument(metavar="I
     return talk(terminal, look)
 
 
-@command(
-    app,
-    "logs",
-    examples=[
-        "headway logs 1234567890123456789",
-        "headway logs -f 1234567890123456789",
-        "headway logs --attempt 2 --stream stderr 1234567890123456789",
-    ],
-)
-def logs(
-    terminal: Terminal,
-    task_id: Annotated[str, typer.Argument(metavar="ID")],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the task ends.")] = False,
-    attempt: Annotated[int | None, typer.Option("--attempt", help="Only this attempt.", min=1)] = None,
-    stream: Annotated[str | None, typer.Option("--stream", help="Only stdout or stderr.")] = None,
-    timestamps: Annotated[bool, typer.Option("--timestamps", "-t", help="Time, attempt and stream before each line.")] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="The bytes as they were written.")] = False,
-) -> None:
-    """Print what a task wrote. Its stderr comes on stderr."""
-    from headway.cli.session import talk, task_path
+async def _tasks_of(server: Server, one: str) -> list[str]:
+    """The id itself when it is a task's, its tasks' when it is a tree's; what is neither would be waited for in vain."""
+    from headway.cli.session import task_path, tree_path
+    from headway.errors import NotFound
+    from headway.wire.views import TaskView, TreeView
 
-    query = {"follow": 1 if follow else None, "attempt": attempt, "stream": stream}
-
-    async def look(server: Server) -> None:
-        path = task_path(task_id, "logs")
-        if raw:
-            async for piece in server.pieces(path, raw=1, **query):
-                sys.stdout.buffer.write(piece)
-                sys.stdout.buffer.flush()
-            return
-        async for line in server.lines(path, **query):
-            print_line(terminal, line, timestamps=timestamps)
-
-    talk(terminal, look)
+    try:
+        return [(await server.get(task_path(one), TaskView)).id]
+    except NotFound as not_a_task:
+        try:
+            tree = await server.get(tree_path(one), TreeView)
+        except NotFound:
+            raise not_a_task from None
+        return [task.id for task in tree.tasks]
 
 
 async def wait_for(server: Server, ids: list[str], limit: float | None) -> tuple[dict[str, TaskView], list[str]]:
@@ -171,28 +152,6 @@ def print_value(raw: Any) -> None:
     """A result on stdout; none is null."""
     sys.stdout.buffer.write((bytes(raw) or b"null") + b"\n")
     sys.stdout.buffer.flush()
-
-
-def print_line(terminal: Terminal, line: bytes, *, timestamps: bool = False) -> None:
-    """One LogLine, on the stream it was written to."""
-    import msgspec
-
-    from headway.wire.views import LogLine
-
-    if terminal.wants_json:
-        sys.stdout.buffer.write(line + b"\n")
-        sys.stdout.buffer.flush()
-        return
-    entry = msgspec.json.decode(line, type=LogLine)
-    out = sys.stderr if entry.stream == "stderr" else sys.stdout
-    out.write(f"{_stamp(entry)} {entry.text}" if timestamps else entry.text)
-    if not entry.text.endswith("\n"):
-        out.write("\n")
-    out.flush()
-
-
-def _stamp(entry: LogLine) -> str:
-    return f"{entry.at.astimezone():%Y-%m-%d %H:%M:%S.%f}"[:-3] + f" {entry.attempt} {entry.stream}"
 
 
 def _ended(tasks: list[TaskView]) -> str:

@@ -17,7 +17,7 @@ from headway.cli.terminal import Terminal
 from headway.client.discovery import Place, find
 from headway.client.problems import error_from
 from headway.errors import Unavailable
-from headway.wire.http import Http
+from headway.wire.http import Http, Response
 
 T = TypeVar("T")
 
@@ -47,13 +47,23 @@ class Server:
         timeout: float | None = 30.0,
     ) -> T:
         """One request; its answer as `kind`, or the error behind the problem it answered with."""
+        response = await self._answer(method, path, body, content_type, timeout)
+        return msgspec.json.decode(response.body, type=kind)
+
+    async def watch(self, path: str, kind: type[T], *, seen: str | None, wait: float) -> tuple[T, str | None]:
+        """What is there once it differs from what was `seen`, or after `wait` seconds; and the mark to give next time."""
+        path = _with_query(path, {"wait": wait, "seen": seen})
+        response = await self._answer("GET", path, b"", "application/json", wait + 30.0)
+        return msgspec.json.decode(response.body, type=kind), response.headers.get("etag")
+
+    async def _answer(self, method: str, path: str, body: bytes, content_type: str, timeout: float | None) -> Response:
         try:
             response = await self._http.request(method, path, body=body, content_type=content_type, timeout=timeout)
         except (ConnectionError, TimeoutError) as error:
             raise no_answer(self.url, error) from error
         if response.status >= 400:
             raise error_from(response)
-        return msgspec.json.decode(response.body, type=kind)
+        return response
 
     async def lines(self, path: str, **query: Any) -> AsyncIterator[bytes]:
         """The lines of a streamed answer, as they come."""

@@ -66,6 +66,7 @@ def note(work: Work) -> None:
 
 async def send(server: Server, work: Work) -> list[Accepted | AcceptedMany]:
     """Submit the work; what the server answered, tree by tree."""
+    from headway.cli.work import said
     from headway.wire.views import Accepted, AcceptedMany
 
     if work.lines is not None:
@@ -78,6 +79,6 @@ async def send(server: Server, work: Work) -> list[Accepted | AcceptedMany]:
         return [await server.post("/v1/tasks", Accepted, work.task)]
     answers: list[Accepted | AcceptedMany] = []
     for tree in work.trees:
-        body: dict[str, Any] = {"name": tree.name, "tasks": [task.spec for task in tree.tasks]}
+        body: dict[str, Any] = {"name": tree.name, "tasks": [said(task.spec) for task in tree.tasks]}
         answers.append(await server.post("/v1/trees", AcceptedMany, body, timeout=300.0))
     return answers

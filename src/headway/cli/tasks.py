@@ -21,7 +21,7 @@ Node = Annotated[str | None, typer.Option("--node", help="Only tasks on this nod
 Search = Annotated[str | None, typer.Option("--search", "-q", help="Only tasks whose name or command has this text.")]
 Since = Annotated[str | None, typer.Option("--since", help="Created after this: 1h (ago) or ISO 8601.", metavar="TIME")]
 Until = Annotated[str | None, typer.Option("--until", help="Created before this.", metavar="TIME")]
-Limit = Annotated[int, typer.Option("--limit", "-n", help="At most so many.", min=1, max=10_000)]
+Limit = Annotated[int, typer.Option("--limit", "-n", help="At most so many.", min=1, max=1000)]
 Cursor = Annotated[str | None, typer.Option("--cursor", help="Go on after an earlier page.")]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Look again every 2 seconds, until Ctrl-C.")]
 

@@ -28,7 +28,7 @@ class Work:
 
     trees: list[Tree] = field(default_factory=list)
     lines: bytes | None = None  # NDJSON of task specs
-    task: dict[str, Any] | TaskSpec | None = None  # a file whose top keys are a task's is one task, not a tree
+    task: dict[str, Any] | None = None  # a file whose top keys are a task's is one task, not a tree
     inputs: list[Any] | None = None  # the same task over these
     schedule: Schedule | None = None
     notes: list[str] = field(default_factory=list)  # what the file says and has no effect here
@@ -54,7 +54,7 @@ def read(
         return Work(lines=options.contents(file, "FILE").encode())
     found = trees(file, params)
     if len(found) == 1 and len(found[0].tasks) == 1 and found[0].tasks[0].name == found[0].name:
-        return Work(task=found[0].tasks[0].spec, notes=_notes(found), schedule=found[0].schedule)
+        return Work(task=said(found[0].tasks[0].spec), notes=_notes(found), schedule=found[0].schedule)
     return Work(trees=found, notes=_notes(found), schedule=next((tree.schedule for tree in found if tree.schedule), None))
 
 
@@ -70,6 +70,15 @@ def trees(file: str, params: Sequence[str] | None = None) -> list[Tree]:
         hint = f"`headway run -- {file}` runs a command" if "." not in file else "is the path right?"
         raise InvalidInput(f"{file}: no such file", where=file, hint=hint)
     return load_file(file, options.pairs(params, "--param"))
+
+
+def said(spec: TaskSpec) -> dict[str, Any]:
+    """The fields that a spec sets. An input that is not set is no bytes, which JSON cannot say: it is left out too."""
+    blank = type(spec)()
+    given = {name: getattr(spec, name) for name in spec.__struct_fields__ if getattr(spec, name) != getattr(blank, name)}
+    if not bytes(spec.input):
+        given.pop("input", None)
+    return given
 
 
 def _one(command: Sequence[str] | None, spec: dict[str, Any], inputs: str | None) -> Work:

@@ -174,14 +174,16 @@ async def test_show_of_what_is_neither_task_nor_tree_says_so_once() -> None:
 
 async def test_wait_returns_the_first_exit_code_that_is_not_0() -> None:
     done = [task(id="1"), task("failed", id="2", exit_code=3), task("failed", id="3", exit_code=4)]
-    api = Api({"POST /v1/tasks/wait": (200, {"done": done, "pending": []})})
+    known = {f"GET /v1/tasks/{one['id']}": (200, one) for one in done}
+    api = Api({"POST /v1/tasks/wait": (200, {"done": done, "pending": []}), **known})
     async with serving(api) as server:
         said = await headway(server, "wait", "1", "2", "3")
     assert said.code == 3
 
 
 async def test_wait_gives_up_with_124() -> None:
-    api = Api({"POST /v1/tasks/wait": (200, {"done": [], "pending": ["1"]})})
+    known = task("running", id="1")
+    api = Api({"POST /v1/tasks/wait": (200, {"done": [], "pending": ["1"]}), "GET /v1/tasks/1": (200, known)})
     async with serving(api) as server:
         said = await headway(server, "wait", "1", "--timeout", "0")
     assert said.code == 124
@@ -205,14 +207,15 @@ async def test_result_of_a_failed_task_is_its_reason_and_its_exit_code() -> None
 
 async def test_logs_go_to_the_streams_they_came_from() -> None:
     lines = [
-        {"attempt": 1, "stream": "stdout", "at": NOW, "text": "one\n"},
+        {"attempt": 1, "stream": "stdout", "at": NOW, "text": "one\nhal"},
         {"attempt": 1, "stream": "stderr", "at": NOW, "text": "two"},
+        {"attempt": 1, "stream": "stdout", "at": NOW, "text": "f\n\nend"},
     ]
     body = "\n".join(json.dumps(line) for line in lines).encode()
     api = Api({f"GET /v1/tasks/{ID}/logs": (200, body)})
     async with serving(api) as server:
         said = await headway(server, "logs", "-f", "--attempt", "1", ID)
-    assert (said.out, said.err) == ("one\n", "two\n")
+    assert (said.out, said.err) == ("one\nhalf\n\nend\n", "two\n")
     assert api.seen[0].path == f"/v1/tasks/{ID}/logs?follow=1&attempt=1"
 
 

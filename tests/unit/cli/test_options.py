@@ -93,7 +93,7 @@ def test_a_file_of_one_task_is_a_task_and_a_file_of_a_tree_is_a_tree(tmp_path: P
     one, tree = tmp_path / "one.yaml", tmp_path / "tree.yaml"
     one.write_text("name: hello\ncommand: [echo, hi]\n")
     tree.write_text("nightly:\n  task:\n    command: [echo, hi]\n    fetch:\n      command: [echo, fetch]\n")
-    assert isinstance(read(str(one), None, {}).task, TaskSpec)
+    assert read(str(one), None, {}).task == {"name": "hello", "command": ["echo", "hi"]}
     assert [found.name for found in read(str(tree), None, {}).trees] == ["nightly"]
 
 
