@@ -17,9 +17,7 @@ DEFER = 1000
 
 
 def app(where: str, *, connections: int) -> procrastinate.App:
-    made = procrastinate.App(
-        connector=procrastinate.PsycopgConnector(conninfo=where, min_size=connections, max_size=connections)
-    )
+    made = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=where, min_size=connections, max_size=connections))
 
     @made.task(name="noop")
     async def noop(text: str) -> None:
@@ -70,7 +68,5 @@ def work(where: str) -> None:
 
 
 if __name__ == "__main__":
-    logging.getLogger("procrastinate").setLevel(
-        logging.ERROR
-    )  # it warns that the app stands in the main module: it may
+    logging.getLogger("procrastinate").setLevel(logging.ERROR)  # it warns that the app stands in the main module: it may
     race.main(OnProcrastinate, work, program=__file__)
