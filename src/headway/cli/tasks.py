@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from headway.wire.views import AttemptView, Page, TaskView, TreeView
 
 app = group("Look at tasks.")
+
+A_MOMENT = datetime.timedelta(seconds=1)
 
 States = Annotated[list[str] | None, typer.Option("--state", help="Only this state; repeat for more.")]
 Name = Annotated[str | None, typer.Option("--name", help="Only tasks of this name.")]
@@ -150,7 +153,7 @@ def describe(task: TaskView, attempts: list[AttemptView]) -> str:
                 ("failures", failures),
                 ("waits for", f"{task.blocked_on} tasks" if task.blocked_on else None),
                 ("created", when(task.created_at)),
-                ("eligible", when(task.eligible_at) if task.eligible_at != task.created_at else None),
+                ("eligible", when(task.eligible_at) if task.eligible_at - task.created_at > A_MOMENT else None),
                 ("start by", when(task.start_by) if task.started_at is None else None),
                 ("started", when(task.started_at)),
                 ("ended", when(task.ended_at)),
