@@ -54,5 +54,14 @@ def third_time_lucky() -> int:
     return len(runs)
 
 
+@task(attempts=2)
+def attempt_of_two() -> int:
+    me = headway.current()
+    me.progress(me.attempt, 2, "trying")
+    if me.attempt < 2:
+        raise RuntimeError("the next attempt will do")
+    return me.attempt
+
+
 def plain(number: int) -> int:
     return number * 2

@@ -78,6 +78,20 @@ async def test_two_submits_have_different_keys() -> None:
     assert len(keys) == 2
 
 
+async def test_a_task_says_only_what_was_said() -> None:
+    spec = TaskSpec(command="true", attempts=2)
+    async with (
+        serving(routes({"POST /v1/tasks": lambda r: accepted()})) as server,
+        AsyncClient(server.url, TOKEN) as client,
+    ):
+        await client.submit(spec)
+        await client.submit(spec, input={"a": 1})
+    assert [json.loads(request.body) for request in server.requests] == [
+        {"command": "true", "attempts": 2},
+        {"command": "true", "attempts": 2, "input": {"a": 1}},
+    ]
+
+
 async def test_the_callers_own_key_is_the_only_one() -> None:
     async with (
         serving(routes({"POST /v1/tasks": lambda r: accepted(created=False)})) as server,

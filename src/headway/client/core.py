@@ -101,15 +101,16 @@ class AsyncClient:
 
     async def accept(self, spec: Spec) -> Accepted:
         """Submit one task; the answer tells whether an idempotency key gave an earlier task back (`created`)."""
-        key = spec.idempotency_key if isinstance(spec, TaskSpec) else spec.get("idempotency_key")
-        headers = {} if key is not None else {"idempotency-key": f"auto-{secrets.token_hex(12)}"}
-        return await self._to.ask("POST", "/v1/tasks", Accepted, body=encode(spec), headers=headers, repeatable=True)
+        task = said(spec)
+        keyed = task.get("idempotency_key") is not None
+        headers = {} if keyed else {"idempotency-key": f"auto-{secrets.token_hex(12)}"}
+        return await self._to.ask("POST", "/v1/tasks", Accepted, body=encode(task), headers=headers, repeatable=True)
 
     async def submit_many(
         self, specs: Iterable[Spec], *, key: str | None = None, kind: Any = None
     ) -> list[AsyncHandle[Any]]:
         """Submit many tasks in one request: all or none of them. `after` may name others of them."""
-        listed = list(specs)
+        listed = [said(spec) for spec in specs]
         if key is not None:
             listed = [merged(spec, {"idempotency_key": f"{key}/{i}"}) for i, spec in enumerate(listed)]
         return await self._submit_bulk(listed, len(listed), keyed=key is not None, kind=kind)
@@ -121,11 +122,11 @@ class AsyncClient:
         listed = list(inputs)
         if key is not None:
             return await self.submit_many((merged(task, {"input": each}) for each in listed), key=key, kind=kind)
-        return await self._submit_bulk({"task": task, "inputs": listed}, len(listed), keyed=False, kind=kind)
+        return await self._submit_bulk({"task": said(task), "inputs": listed}, len(listed), keyed=False, kind=kind)
 
     async def submit_tree(self, name: str, tasks: Iterable[Spec]) -> AcceptedMany:
         """Submit named tasks that wait for each other (`after`), as one tree."""
-        body = encode({"name": name, "tasks": list(tasks)})
+        body = encode({"name": name, "tasks": [said(task) for task in tasks]})
         return await self._to.ask("POST", "/v1/trees", AcceptedMany, body=body, timeout=BULK_TIMEOUT)
 
     async def _submit_bulk(self, bulk: Any, count: int, *, keyed: bool, kind: Any) -> list[AsyncHandle[Any]]:
@@ -295,20 +296,23 @@ def active() -> AsyncClient | None:
     return _active.get()
 
 
-def merged(spec: Spec | None, fields: Mapping[str, Any]) -> Spec:
+def merged(spec: Spec | None, fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """A task with some of its fields changed."""
-    if not fields:
-        return spec if spec is not None else {}
     if isinstance(spec, TaskSpec):
-        spec = {name: getattr(spec, name) for name in spec.__struct_fields__ if _says(spec, name)}
+        spec = said(spec)
     return {**(spec or {}), **fields}
 
 
+def said(spec: Spec) -> Mapping[str, Any]:
+    """The fields that a task says. An input that is not there must not be: empty Raw is encoded as no JSON at all."""
+    if not isinstance(spec, TaskSpec):
+        return spec
+    given = {name: getattr(spec, name) for name in spec.__struct_fields__}
+    return {name: value for name, value in given.items() if value != getattr(_NOTHING_SAID, name)}
+
+
+_NOTHING_SAID = TaskSpec()
 encode = msgspec.json.Encoder().encode
-
-
-def _says(spec: TaskSpec, name: str) -> bool:
-    return name != "input" or len(bytes(spec.input)) > 0
 
 
 def _task(task_id: str | int, *rest: str) -> str:

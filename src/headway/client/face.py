@@ -103,11 +103,12 @@ class Handle(Generic[T]):
     def result(self, timeout: float | None = None) -> T:
         """The value, waited for. TaskFailed or TaskCancelled when the task ended without one, TimeoutError when it is
         not final within `timeout` seconds."""
-        return self._client.thread.run(self.aio.result(timeout))
+        return self.aio.value(self.wait(timeout))
 
     def wait(self, timeout: float | None = None) -> TaskView:
         """Wait until the task is final, however it ended."""
-        return self._client.thread.run(self.aio.wait(timeout))
+        # What is known already needs no trip to the other thread (0.1 ms, ten thousand times in a loop over a map).
+        return self.aio.known() or self._client.thread.run(self.aio.wait(timeout))
 
     def view(self) -> TaskView:
         return self._client.thread.run(self.aio.view())

@@ -64,15 +64,16 @@ class AsyncHandle(Generic[T]):
 
     async def wait(self, timeout: float | None = None) -> TaskView:
         """Wait until the task is final, however it ended. TimeoutError when it is not within `timeout` seconds."""
-        group = self._group
-        if group is not None and (known := group.ended.pop(self.id, None)) is not None:
+        if (known := self.known()) is not None:
             return known
         try:
             async with asyncio.timeout(timeout):
                 if self._foreign:
                     await self.view()  # a wait for a task that does not exist would never end
                     self._foreign = False
-                return await self._wait(group) if group else (await self._client.waiter.final(self.id))[0]
+                if self._group:
+                    return await self._wait(self._group)
+                return (await self._client.waiter.final(self.id))[0]
         except TimeoutError:
             raise TimeoutError(f"task {self.id} is not final after {timeout} s") from None
 
@@ -86,10 +87,18 @@ class AsyncHandle(Generic[T]):
         group.ended.update((view.id, view) for view in others)
         return mine
 
+    def known(self) -> TaskView | None:
+        """How the task ended, if that came along with another wait. Given out once: a dead letter may be revived."""
+        return self._group.ended.pop(self.id, None) if self._group else None
+
+    def value(self, view: TaskView) -> T:
+        """The result in the final view of this task."""
+        found: T = outcomes.value(view, self._kind)
+        return found
+
     async def result(self, timeout: float | None = None) -> T:
         """The value. TaskFailed, or TaskCancelled, when the task ended without one."""
-        found: T = outcomes.value(await self.wait(timeout), self._kind)
-        return found
+        return self.value(await self.wait(timeout))
 
     async def view(self) -> TaskView:
         """Everything known about the task now."""

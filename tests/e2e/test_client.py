@@ -1,0 +1,234 @@
+"""The Python client against a whole Headway: embedded database, server, agent, runners."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import datetime
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headway import AsyncClient, Client, Executor, TaskSpec, errors
+from headway.client.outcomes import TaskCancelled
+from tests.unit import client_jobs as jobs
+
+ROOT = Path(__file__).parents[2]
+SOON = 30.0  # seconds; a task on an idle machine takes milliseconds
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A running `headway up` of its own folder, found by HEADWAY_DATA as users find theirs."""
+    folder = tmp_path_factory.mktemp("up")
+    env = {**os.environ, "HEADWAY_DATA": str(folder), "HEADWAY_PORT": "0", "HEADWAY_PATHS": str(ROOT)}
+    for name in ("HEADWAY_URL", "HEADWAY_TOKEN", "HEADWAY_DATABASE"):
+        env.pop(name, None)
+    process = subprocess.Popen([sys.executable, "-m", "headway.cli.main", "up"], env=env, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "Headway is up" in line:
+            break
+    yield folder
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+
+
+@pytest.fixture
+def found(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWAY_DATA", str(data_dir))
+    for name in ("HEADWAY_URL", "HEADWAY_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def hw(found: None) -> Iterator[Client]:
+    with Client() as client:
+        yield client
+
+
+def test_calls_keep_their_types_on_the_way_there_and_back(hw: Client) -> None:
+    assert jobs.add.submit(1, b=2).result(SOON) == 3
+    assert jobs.mirrored.submit(jobs.Point(1, 2)).result(SOON) == jobs.Point(2, 1)
+    assert jobs.later.submit(datetime.date(2026, 12, 31)).result(SOON) == datetime.date(2027, 1, 1)
+    assert jobs.unique.submit([1, 1, 2]).result(SOON) == {1, 2}
+
+
+def test_map_returns_results_in_order(hw: Client) -> None:
+    assert [handle.result(SOON) for handle in jobs.add.map(range(300))] == list(range(1, 301))
+
+
+def test_a_failure_brings_the_traceback_of_the_node(hw: Client) -> None:
+    with pytest.raises(errors.TaskFailed, match="ValueError: cannot do this") as caught:
+        jobs.broken.submit("this").result(SOON)
+    assert "in broken" in caught.value.traceback
+
+
+def test_a_task_knows_its_attempt_and_reports_progress(hw: Client) -> None:
+    handle = jobs.attempt_of_two.options(retry={"interval": 0}).submit()
+    assert handle.result(SOON) == 2
+    assert [attempt.outcome for attempt in hw.attempts(handle.id)] == ["error", "succeeded"]
+
+
+def test_commands_give_output_and_exit_codes(hw: Client) -> None:
+    handle = hw.submit(TaskSpec(command="echo out; echo err >&2; exit 3", name="talkative"))
+    view = handle.wait(SOON)
+    assert (view.state, view.exit_code, view.name) == ("failed", 3, "talkative")
+    lines = {(line.stream, line.text.strip()) for line in handle.logs(follow=True)}
+    assert lines == {("stdout", "out"), ("stderr", "err")}
+
+
+def test_the_same_key_gives_the_first_task_back_and_another_payload_is_a_conflict(hw: Client) -> None:
+    first = hw.submit(command="true", idempotency_key="client-e2e")
+    assert hw.submit(command="true", idempotency_key="client-e2e").id == first.id
+    with pytest.raises(errors.IdempotencyConflict):
+        hw.submit(command="false", idempotency_key="client-e2e")
+
+
+def test_a_bulk_is_all_or_nothing_and_its_tasks_may_wait_for_each_other(hw: Client) -> None:
+    with pytest.raises(errors.InvalidInput):
+        hw.submit_many([{"command": "true", "name": "half-a-bulk"}, {"attempts": 1}])
+    assert hw.page(name="half-a-bulk").tasks == []
+    before, after = hw.submit_many([{"command": "true", "name": "a"}, {"command": "true", "name": "b", "after": "a"}])
+    views = hw.wait([before.id, after.id], timeout=SOON)
+    assert [view.state for view in views] == ["succeeded", "succeeded"]
+    assert views[0].ended_at is not None
+    assert views[1].started_at is not None
+    assert views[0].ended_at <= views[1].started_at
+
+
+def test_a_bulk_with_a_key_can_be_repeated(hw: Client) -> None:
+    tasks = [{"command": "true"}, {"command": "true"}]
+    first = [handle.id for handle in hw.submit_many(tasks, key="nightly")]
+    assert [handle.id for handle in hw.submit_many(tasks, key="nightly")] == first
+
+
+def test_a_running_task_is_cancelled(hw: Client) -> None:
+    handle = hw.submit(command="echo begun; sleep 1000")
+    assert next(handle.logs(follow=True)).text == "begun\n"
+    handle.cancel()
+    with pytest.raises(TaskCancelled):
+        handle.result(SOON)
+
+
+def test_a_wait_ends_with_its_timeout(hw: Client) -> None:
+    handle = hw.submit(command="sleep 1000")
+    with pytest.raises(TimeoutError):
+        handle.result(timeout=0.2)
+    handle.cancel()
+    assert handle.wait(SOON).state == "cancelled"
+
+
+def test_what_is_wrong_is_told_with_field_and_hint(hw: Client) -> None:
+    with pytest.raises(errors.UnknownField, match="did you mean") as caught:
+        hw.submit(comand="true")
+    assert caught.value.field == "comand"
+    with pytest.raises(errors.NotFound):
+        hw.result(1)
+
+
+def test_lists_are_filtered_and_followed_by_cursor(hw: Client) -> None:
+    hw.wait([h.id for h in hw.submit_inputs({"command": "true", "name": "listed", "labels": {"e2e": "yes"}}, range(7))])
+    found = list(hw.iterate(size=3, label={"e2e": "yes"}, state="succeeded"))
+    assert len({view.id for view in found}) == len(found) == 7
+
+
+def test_dead_letters_are_grouped_edited_and_sent_again(hw: Client) -> None:
+    handle = hw.submit(command="exit 9", name="dying")
+    assert handle.wait(SOON).state == "failed"
+    group = next(group for group in hw.dead_groups() if group.name == "dying")
+    assert group.example == handle.id
+    hw.retry(handle.id, edit={"command": "true"})
+    assert hw.wait([handle.id], timeout=SOON)[0].state == "succeeded"
+
+
+def test_a_tree_is_watched_to_its_end(hw: Client) -> None:
+    tasks = [{"name": "leaf", "command": "true"}, {"name": "root", "command": "true", "after": ["leaf"]}]
+    tree = hw.submit_tree("small", tasks).tree
+    assert tree is not None
+    *_, last = hw.watch_tree(tree)
+    assert (last.state, [level.left for level in last.levels]) == ("succeeded", [0, 0])
+
+
+def test_the_executor_completes_and_cancels_futures(hw: Client) -> None:
+    with Executor(hw, attempts=2) as pool:
+        assert list(pool.map(jobs.plain, range(50))) == [2 * i for i in range(50)]
+        assert pool.submit(jobs.add, 1, b=1).result(SOON) == 2
+        with pytest.raises(errors.TaskFailed, match="cannot do it"):
+            pool.submit(jobs.broken, "it").result(SOON)
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        pool.submit(jobs.plain, 1)
+
+
+def test_a_future_that_has_not_begun_can_be_cancelled_and_a_running_one_cannot(hw: Client) -> None:
+    blocker = hw.submit(command="sleep 1000")
+    pool = Executor(hw, after=[blocker.id])
+    waiting = pool.submit(jobs.plain, 1)
+    while not getattr(waiting, "handle", None):  # until it is submitted
+        concurrent.futures.wait([waiting], timeout=0.01)
+    assert waiting.cancel()
+    assert waiting.cancelled()
+    assert concurrent.futures.wait([waiting], timeout=SOON).done == {waiting}
+    blocker.cancel()
+    pool.shutdown()
+
+
+def test_a_function_of_a_script_runs_with_the_classes_of_the_script(found: None, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+            from dataclasses import dataclass
+            from headway import Client, task
+
+            @dataclass
+            class Money:
+                cents: int
+
+            @task
+            def double(money: Money) -> Money:
+                return Money(money.cents * 2)
+
+            if __name__ == "__main__":
+                with Client() as hw:
+                    result = double.submit(Money(21)).result(timeout=30)
+                    print(result, isinstance(result, Money))
+        """)
+    )
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert (ran.stdout, ran.stderr) == ("Money(cents=42) True\n", "")
+
+
+async def test_the_async_client_does_the_same(found: None) -> None:
+    async with AsyncClient() as hw:
+        assert await (await jobs.add.aio(20, 22)) == 42
+        results = await asyncio.gather(*await hw.submit_inputs({"function": "operator:neg"}, [[i] for i in range(50)]))
+        assert results == [-i for i in range(50)]
+
+
+async def test_events_tell_about_a_task(found: None) -> None:
+    async with AsyncClient() as hw:
+        events = hw.events()
+        first = asyncio.ensure_future(anext(events))
+        ids = set()
+        while not first.done():  # the stream begins at its end: go on until it has begun
+            handle = await hw.submit(command="true")
+            await handle.wait(SOON)
+            ids.add(handle.id)
+            await asyncio.wait([first], timeout=0.5)
+        event = await first
+        assert event.kind.startswith("task.")
+        assert ids.intersection(event.tasks)
+
+
+def test_numbers_are_there_to_be_read(hw: Client) -> None:
+    assert hw.whoami()["role"] == "admin"
+    assert [node.state for node in hw.nodes()] == ["up"]
+    assert {queue.name for queue in hw.queues()} >= {"urgent", "delayable", "periodic"}
+    assert "basic" in hw.tiers()
+    assert hw.stats().servers == 1
