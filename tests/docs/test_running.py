@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -61,7 +62,7 @@ def test_the_python_blocks_run_as_scripts(block: Block, environment: dict[str, s
 def test_the_demo_tells_which_station_is_the_warmest(environment: dict[str, str], tmp_path: Path) -> None:
     words = ["--param", f"folder={tmp_path}", "--param", "pause=0"]
     said = run(BIN / "headway", "run", EXAMPLES / "demo.yaml", *words, env=environment, cwd=tmp_path)
-    assert "Warmest of 3: coast with 14.0 °C on average." in said
+    assert json.loads(said) == {"warmest": "coast", "mean": 14.0, "stations": 3}
 
 
 def test_the_demo_has_three_levels() -> None:
