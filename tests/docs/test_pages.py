@@ -14,6 +14,7 @@ import pytest
 
 from headway import errors, telemetry
 from headway.agent.process import INHERITED
+from headway.api.app import ROUTES
 from headway.api.problems import STATUS
 from headway.cli.main import EXIT_CODES
 from headway.config import Settings
@@ -102,6 +103,13 @@ def _codes() -> set[str]:
     for kind in kinds:
         kinds += kind.__subclasses__()
     return {kind.code for kind in kinds if kind.__module__ == errors.__name__}
+
+
+def test_every_route_is_described() -> None:
+    text = page("api.md")
+    paths = {re.sub(r"\{\w+:\w+\}", "{id}", path) for route in ROUTES for path in route.paths}
+    missing = {path for path in paths if path not in text and path.replace("/undrain", "/drain") not in text}
+    assert missing - {"/v1/nodes/{id}"} == set()
 
 
 def test_every_metric_is_listed() -> None:
