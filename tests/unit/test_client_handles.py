@@ -138,6 +138,40 @@ async def test_closing_the_client_ends_the_waits() -> None:
             await waiting
 
 
+async def test_a_wait_survives_a_server_that_goes_away_and_comes_back() -> None:
+    tasks = Tasks()
+    async with serving(tasks.answer()) as server, AsyncClient(server.url, TOKEN) as client:
+        waiting = asyncio.create_task(client.handle(1).result())
+        await tasks.arrived.get()
+        await server.drop_connections()
+        await tasks.arrived.get()
+        tasks.end("1")
+        assert await waiting == 10
+
+
+def test_a_callback_in_the_clients_thread_that_would_wait_for_itself_is_refused() -> None:
+    with finished() as server, Client(server.url, TOKEN) as client:
+        called: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+        def callback() -> None:
+            try:
+                called.set_result(client.get(1))
+            except RuntimeError as error:
+                called.set_exception(error)
+
+        client.thread.loop.call_soon_threadsafe(callback)
+        with pytest.raises(RuntimeError, match="cannot wait for it"):
+            called.result(5)
+
+
+def test_a_closed_client_says_so() -> None:
+    client = Client("http://127.0.0.1:9", TOKEN)
+    client.close()
+    client.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        client.stats()
+
+
 async def test_waiting_for_a_task_that_does_not_exist_ends_at_once() -> None:
     unknown = routes({"GET /v1/tasks/123": lambda r: problem(404, "not_found")})
     async with serving(unknown) as server, AsyncClient(server.url, TOKEN) as client:

@@ -156,9 +156,11 @@ class AsyncClient:
         """Wait until all of these tasks are final; their views in the same order."""
         asked = [str(task_id) for task_id in ids]
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(timeout) as limit:
                 return [(await handle.wait()) for handle in self._handles(asked)]
         except TimeoutError:
+            if not limit.expired():
+                raise
             raise TimeoutError(f"not all of {len(asked)} tasks are final after {timeout} s") from None
 
     async def result(self, task_id: str | int, *, timeout: float | None = None) -> Any:

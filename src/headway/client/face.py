@@ -36,12 +36,23 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Run it there and wait here. An interrupt (Ctrl-C) here cancels it there."""
+        if problem := self._unfit():
+            work.close()
+            raise RuntimeError(problem)
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def _unfit(self) -> str | None:
+        """Why a call would wait for ever."""
+        if not self._thread.is_alive():
+            return "this Client is closed, or was made before a fork: make a new one"
+        if threading.current_thread() is self._thread:
+            return "a callback in the client's own thread cannot wait for it: use another thread"
+        return None
 
     def stop(self) -> None:
         if self._thread.is_alive():

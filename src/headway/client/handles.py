@@ -67,7 +67,7 @@ class AsyncHandle(Generic[T]):
         if (known := self.known()) is not None:
             return known
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(timeout) as limit:
                 if self._foreign:
                     await self.view()  # a wait for a task that does not exist would never end
                     self._foreign = False
@@ -75,6 +75,8 @@ class AsyncHandle(Generic[T]):
                     return await self._wait(self._group)
                 return (await self._client.waiter.final(self.id))[0]
         except TimeoutError:
+            if not limit.expired():
+                raise  # the server did not answer: another story
             raise TimeoutError(f"task {self.id} is not final after {timeout} s") from None
 
     async def _wait(self, group: Group) -> TaskView:
