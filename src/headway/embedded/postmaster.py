@@ -50,8 +50,10 @@ def end_leftovers(folder: Path) -> None:
     if not _gone(rest, _PATIENCE_S):
         raise DatabaseInUse(f"processes of an earlier database in {folder} do not end: {rest}", hint="end them by hand")
     if Path("/proc/self").exists():
-        # Nobody is left. The number in a stale file may be another program's by now, and would stop PostgreSQL.
-        (folder / "postmaster.pid").unlink(missing_ok=True)
+        # Nobody is left. The number in a stale file may be another program's by now, or a zombie's, and would stop
+        # PostgreSQL.
+        for stale in ("postmaster.pid", ".s.PGSQL.5432.lock"):
+            (folder / stale).unlink(missing_ok=True)
 
 
 def _belongs(pid: int, folder: Path) -> bool:

@@ -133,7 +133,7 @@ class Up:
             await asyncio.gather(*watches, return_exceptions=True)
 
     async def _keep(self, name: str, part: AgentProcess | Postgres) -> None:
-        """Start the part again whenever it ends, at once first, then after growing pauses."""
+        """Start the part again whenever it ends, after pauses that grow when it does not last."""
         loop = asyncio.get_running_loop()
         pause = FIRST_PAUSE_S
         while True:
@@ -141,9 +141,11 @@ class Up:
             await asyncio.to_thread(part.wait)
             if self._stopping.is_set():
                 return
-            pause = FIRST_PAUSE_S if loop.time() - begin > STEADY_S else min(pause * 2, LONGEST_PAUSE_S)
+            if loop.time() - begin > STEADY_S:
+                pause = FIRST_PAUSE_S
             log.warning("restarting", part=name, pause_s=pause)
             await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE_S)
             try:
                 await asyncio.to_thread(part.start)
             except HeadwayError as error:

@@ -1,0 +1,168 @@
+"""`headway up` as users meet it: starts, survives, ends, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.upped import COMMAND, Upped, clean_environment, upped
+
+
+def submit(up: Upped, *command: str) -> str:
+    done = up.headway("submit", "-o", "quiet", "--", *command)
+    assert done.returncode == 0, f"{done.stderr}\n{up.log}"
+    return done.stdout.strip()
+
+
+def show(up: Upped, task: str) -> dict[str, object]:
+    return json.loads(up.headway("show", task, "-o", "json").stdout)["task"]
+
+
+def wait_for(up: Upped, task: str) -> dict[str, object]:
+    """The task once it is final."""
+    done = up.headway("wait", task, "--timeout", "60", "-o", "json")
+    assert done.returncode == 0, f"{done.stderr}\n{up.log}"
+    return show(up, task)
+
+
+def ended(pid: int, timeout: float = 30.0) -> bool:
+    """Wait until the process has ended, as the kernel tells it."""
+    import select
+
+    try:
+        watch = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([watch], [], [], timeout)[0])
+    finally:
+        os.close(watch)
+
+
+def test_a_task_runs_on_a_new_folder_and_sigterm_leaves_nothing_behind(tmp_path: Path) -> None:
+    with upped(tmp_path) as up:
+        assert wait_for(up, submit(up, "echo", "hello"))["state"] == "succeeded"
+        assert json.loads((tmp_path / "up.json").read_text())["url"] == up.url
+        for name in ("token", "agent-token"):
+            assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+        family = up.family()
+        assert up.end() == 0
+        assert [pid for pid in family if not ended(pid)] == []
+        assert not (tmp_path / "up.json").exists()
+
+
+def test_a_second_up_on_the_folder_is_told_who_has_it(tmp_path: Path) -> None:
+    with upped(tmp_path) as up:
+        second = up.headway("up", "--port", "0")
+        assert second.returncode != 0
+        assert f"pid {up.process.pid}" in second.stderr
+        assert "--data-dir" in second.stderr
+        assert wait_for(up, submit(up, "true"))["state"] == "succeeded", "the first is unharmed"
+
+
+def test_what_was_acknowledged_is_there_after_everything_was_killed(tmp_path: Path) -> None:
+    with upped(tmp_path) as up:
+        finished = submit(up, "echo", "before")
+        wait_for(up, finished)
+        waiting = submit(up, "sh", "-c", "sleep 0.2; echo after")
+        token = up.token
+        up.kill_everything()
+    with upped(tmp_path) as up:
+        assert up.token == token
+        assert wait_for(up, finished)["state"] == "succeeded"
+        # A run may have been lost with its node; that uses no attempt, so it runs again and succeeds.
+        assert wait_for(up, waiting)["state"] == "succeeded"
+
+
+async def test_a_database_killed_under_it_comes_back_and_tasks_go_on(tmp_path: Path) -> None:
+    with upped(tmp_path) as up:
+        before = submit(up, "true")
+        wait_for(up, before)
+        old = up.postmaster_pid
+        os.kill(old, signal.SIGKILL)
+        assert ended(old)
+        assert wait_for(up, submit(up, "true"))["state"] == "succeeded"
+        assert up.postmaster_pid != old
+        assert await up.fetchval("select count(*) from headway.task_history") == 2
+        assert up.process.poll() is None
+
+
+def test_an_agent_killed_under_it_comes_back_and_tasks_go_on(tmp_path: Path) -> None:
+    with upped(tmp_path) as up:
+        wait_for(up, submit(up, "true"))
+        commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in up.family()}
+        (agent,) = [pid for pid, words in commands.items() if b"agent" in words]
+        os.kill(agent, signal.SIGKILL)
+        assert ended(agent)
+        assert wait_for(up, submit(up, "true"))["state"] == "succeeded"
+
+
+def test_a_port_that_is_taken_is_named_with_the_option_that_changes_it(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        done = subprocess.run(
+            [*COMMAND, "up", "--data-dir", str(tmp_path), "--port", str(port)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=clean_environment(),
+        )
+    assert done.returncode == 64
+    assert f"port {port}" in done.stderr
+    assert "--port" in done.stderr
+    assert not (tmp_path / "postgres").exists(), "no database was made for nothing"
+
+
+def run(folder: Path, *command: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, "run", "--data-dir", str(folder), "--", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environment(),
+    )
+
+
+def test_run_without_a_server_starts_one_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    done = run(tmp_path, "sh", "-c", "echo hello; exit 3")
+    out, err = done.communicate(timeout=90)
+    assert done.returncode == 3, err
+    assert "hello" in out
+    assert not (tmp_path / "up.json").exists()
+    assert not (tmp_path / "postgres" / "postmaster.pid").exists()
+
+
+def test_a_second_run_on_the_folder_joins_the_first_and_outlives_it(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    first = run(tmp_path, "true")
+    second = run(tmp_path, "sh", "-c", f"while ! test -e {gate}; do sleep 0.05; done; echo joined")
+    assert first.wait(90) == 0, first.stderr.read() if first.stderr else ""
+    gate.touch()
+    out, err = second.communicate(timeout=90)
+    assert second.returncode == 0, err
+    assert "joined" in out
+    assert not (tmp_path / "up.json").exists()
+    for pipe in (first.stdout, first.stderr):
+        assert pipe is not None
+        pipe.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_on_both_signals_while_a_task_runs_and_the_task_is_kept(tmp_path: Path, number: signal.Signals) -> None:
+    with upped(tmp_path, HEADWAY_DRAIN_S="0.1") as up:
+        task = submit(up, "sleep", "60")
+        seen = up.headway("wait", task, "--timeout", "0.2")
+        assert seen.returncode == 124
+        up.process.send_signal(number)
+        assert up.process.wait(60) == 0
+    with upped(tmp_path) as up:
+        assert show(up, task)["state"] in ("ready", "leased", "running")
