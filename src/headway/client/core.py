@@ -8,7 +8,7 @@ Submitting one task is safe to repeat: it gets an idempotency key when the calle
 connection the same request can be sent again and gives the first task back. A bulk does not: a key is a row in the
 database, and one for each task of a bulk would cost about as much as the tasks. After a loss in the middle of a bulk
 the caller gets the ConnectionError and decides; with `key="..."` each task gets the key "<key>/<its number>", and the
-bulk is as safe to repeat as one task.
+bulk is as safe to repeat as one task (docs/decisions/0004-repeating-requests.md).
 """
 
 from __future__ import annotations
