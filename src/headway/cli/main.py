@@ -149,10 +149,12 @@ def _version() -> int:
 def _unknown(word: str) -> int:
     import difflib
 
-    kind = "option" if word.startswith("-") else "command"
+    if word.startswith("-"):
+        complain(f"{word!r} stands before the command", hint="options come after it: `headway ls --json`")
+        return Exit.USAGE
     near = difflib.get_close_matches(word, COMMANDS, n=1)
     hint = f"did you mean `headway {near[0]}`?" if near else "`headway --help` lists the commands"
-    complain(f"there is no {kind} {word!r}", hint=hint)
+    complain(f"there is no command {word!r}", hint=hint)
     return Exit.USAGE
 
 

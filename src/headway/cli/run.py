@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from headway.cli.work import Work
     from headway.client.discovery import Place
     from headway.config import Settings
-    from headway.wire.views import Accepted, AcceptedMany
 
 app = group("Run work.")
 
@@ -67,14 +66,12 @@ def run(
 
 async def _run(terminal: Terminal, work: Work, *, logs: bool) -> int:
     from headway.cli.session import Server
-    from headway.cli.submit import send
 
     settings = terminal.settings()
     async with _some_server(settings) as place:
         server = Server(place, tls_ca=settings.tls_ca)
         try:
-            answers = await send(server, work)
-            return await _follow_all(terminal, server, work, answers, logs=logs)
+            return await Interruptible(server).run(lambda known: _submit_and_follow(terminal, server, work, known, logs=logs))
         finally:
             await server.close()
 
@@ -94,56 +91,78 @@ async def _some_server(settings: Settings) -> AsyncIterator[Place]:
         yield find(settings, url=url) or Place(url, settings.token)
 
 
-async def _follow_all(terminal: Terminal, server: Server, work: Work, answers: list[Accepted | AcceptedMany], *, logs: bool) -> int:
+async def _submit_and_follow(
+    terminal: Terminal, server: Server, work: Work, known: Callable[[list[str]], None], *, logs: bool
+) -> int:
+    """`known` is told how to cancel the work as soon as there is something to cancel."""
     from headway.cli.follow import Following, follow_many, follow_task, follow_trees
+    from headway.cli.session import task_path, tree_path
+    from headway.cli.submit import send
     from headway.wire.views import Accepted
 
-    first = answers[0]
+    answers = await send(server, work)
     ids = [one for answer in answers for one in ([answer.id] if isinstance(answer, Accepted) else answer.ids)]
     trees = [answer.tree for answer in answers if not isinstance(answer, Accepted) and answer.tree]
+    known([tree_path(one, "cancel") for one in trees] or [task_path(one, "cancel") for one in ids])
     if terminal.quiet:
         print("\n".join(ids), flush=True)
     following = Following(terminal, server, logs=logs, keep_board=bool(trees))
-    if isinstance(first, Accepted):
-        follow = follow_task(following, first.id)
-    elif work.trees:
-        follow = follow_trees(following, trees)
-    else:
-        follow = follow_many(following, ids)
-    paths = [f"/v1/trees/{tree}/cancel" for tree in trees] or [f"/v1/tasks/{one}/cancel" for one in ids]
-    return await _interruptible(follow, lambda: _cancel(server, paths))
+    if trees:
+        return await follow_trees(following, trees)
+    if isinstance(answers[0], Accepted):
+        return await follow_task(following, answers[0].id)
+    return await follow_many(following, ids)
 
 
-async def _cancel(server: Server, paths: list[str]) -> None:
-    """Ask for the end of everything; what has ended meanwhile may refuse."""
-    from headway.errors import Conflict
+class Interruptible:
+    """The first Ctrl-C (or SIGTERM) cancels the work and goes on following it, the second leaves.
 
-    for path in paths:
-        with contextlib.suppress(Conflict):
-            await server.post(path, object)
+    A Ctrl-C before the server has answered waits for the answer: the work may be there already, and would run on.
+    """
 
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._asked = False
+        self._paths: list[str] = []
+        self._running: asyncio.Task[int] | None = None
+        self._cancelling: asyncio.Task[None] | None = None
 
-async def _interruptible(follow: Coroutine[Any, Any, int], cancel: Callable[[], Coroutine[Any, Any, None]]) -> int:
-    """Follow to the end; the first Ctrl-C (or SIGTERM) cancels the work and goes on following, the second leaves."""
-    loop = asyncio.get_running_loop()
-    following = loop.create_task(follow)
-    cancelling: list[asyncio.Task[None]] = []
-
-    def interrupt() -> None:
-        if cancelling:
-            following.cancel()
-            return
-        print("\nheadway: cancelling; Ctrl-C again leaves at once", file=sys.stderr)
-        cancelling.append(loop.create_task(cancel()))
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, interrupt)
-    try:
-        code = await following
-        await asyncio.gather(*cancelling)
-    except asyncio.CancelledError:
-        return INTERRUPTED
-    finally:
+    async def run(self, work: Callable[[Callable[[list[str]], None]], Coroutine[Any, Any, int]]) -> int:
+        loop = asyncio.get_running_loop()
+        self._running = loop.create_task(work(self._know))
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-    return INTERRUPTED if cancelling and code else code
+            loop.add_signal_handler(number, self._interrupt)
+        try:
+            code = await self._running
+            if self._cancelling is not None:
+                await self._cancelling
+        except asyncio.CancelledError:
+            return INTERRUPTED
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+        return INTERRUPTED if self._asked and code else code
+
+    def _know(self, paths: list[str]) -> None:
+        self._paths = paths
+        if self._asked:
+            self._begin_cancelling()
+
+    def _interrupt(self) -> None:
+        if self._asked and self._running is not None:
+            self._running.cancel()
+            return
+        self._asked = True
+        print("\nheadway: cancelling; Ctrl-C again leaves at once", file=sys.stderr, flush=True)
+        if self._paths:
+            self._begin_cancelling()
+
+    def _begin_cancelling(self) -> None:
+        self._cancelling = asyncio.get_running_loop().create_task(self._cancel())
+
+    async def _cancel(self) -> None:
+        from headway.errors import Conflict
+
+        for path in self._paths:
+            with contextlib.suppress(Conflict):  # it has ended meanwhile
+                await self._server.post(path, object)

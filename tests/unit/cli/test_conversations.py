@@ -238,7 +238,7 @@ async def test_run_prints_the_output_then_the_result_and_leaves_with_the_works_c
     async with serving(api) as server:
         said = await headway(server, "run", "--", "x")
     assert (said.code, said.out) == (42, "hello\n")
-    assert f"task {ID} failed: exit code 42" in said.err
+    assert re.search(rf"task {ID} failed after .* on node-1: exit code 42", said.err)
 
 
 async def test_ctrl_c_cancels_the_work_and_waits_and_twice_leaves() -> None:

@@ -83,6 +83,11 @@ def test_an_unknown_command_is_a_usage_error_that_names_the_nearest(capsys: pyte
     assert "did you mean `headway submit`?" in said.err
 
 
+def test_an_option_before_the_command_is_told_where_options_go(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--json", "ls"]) == 64
+    assert "options come after it" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -1,0 +1,238 @@
+"""The command line as users meet it: a real `headway up`, real tasks, real exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.upped import COMMAND, Upped, clean_environment, upped
+
+TREE = """
+nightly:
+  task:
+    command: echo '"all done"' > $HEADWAY_RESULT
+    fetch:
+      command: [echo, fetched]
+    clean:
+      command: echo cleaned
+      download:
+        command: [echo, downloaded]
+"""
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upped]:
+    with upped(tmp_path_factory.mktemp("up")) as running:
+        yield running
+
+
+def headway(up: Upped, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=60, env=environment(up))
+
+
+def environment(up: Upped) -> dict[str, str]:
+    return clean_environment(HEADWAY_DATA=str(up.folder))
+
+
+def submit(up: Upped, *words: str) -> str:
+    said = headway(up, "submit", "-o", "quiet", *words)
+    assert said.returncode == 0, said.stderr
+    return said.stdout.strip()
+
+
+def value(said: subprocess.CompletedProcess[str]) -> Any:
+    assert said.stdout, said.stderr
+    return json.loads(said.stdout)
+
+
+def start(up: Upped, *words: str) -> subprocess.Popen[str]:
+    command = [*COMMAND, *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(up))
+
+
+def test_run_gives_the_output_the_result_and_the_exit_code_of_the_work(up: Upped) -> None:
+    said = headway(up, "run", "--", "sh", "-c", "echo out; echo err >&2; echo '{\"n\": 1}' > $HEADWAY_RESULT")
+    assert (said.returncode, said.stdout) == (0, 'out\n{"n": 1}\n')
+    assert said.stderr.startswith("err\n")
+    assert headway(up, "run", "--", "sh", "-c", "exit 42").returncode == 42
+
+
+def test_run_of_a_killed_task_leaves_with_the_code_a_shell_would_give(up: Upped) -> None:
+    assert headway(up, "run", "--", "sh", "-c", "kill -KILL $$").returncode in (1, 137)
+
+
+def test_run_of_a_program_that_is_not_there_says_so(up: Upped) -> None:
+    said = headway(up, "run", "--", "no-such-program")
+    assert said.returncode == 1
+    assert "'no-such-program' was not found" in said.stderr
+
+
+def test_run_of_a_tree_shows_what_happens_and_prints_the_result_of_the_root_alone(up: Upped, tmp_path: Path) -> None:
+    (tmp_path / "nightly.yaml").write_text(TREE)
+    said = headway(up, "run", str(tmp_path / "nightly.yaml"))
+    assert (said.returncode, said.stdout) == (0, '"all done"\n')
+    for expected in ("download | downloaded", "clean    | cleaned", "nightly succeeded"):
+        assert expected in said.stderr
+    assert said.stderr.index("download: succeeded") < said.stderr.index("task: succeeded")
+
+
+def test_run_of_a_tree_that_fails_names_the_task_and_leaves_with_its_code(up: Upped, tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text(TREE.replace("[echo, fetched]", "exit 9"))
+    said = headway(up, "run", str(tmp_path / "bad.yaml"))
+    assert said.returncode == 9
+    assert "fetch failed" in said.stderr
+    assert "task: skipped" in said.stderr
+
+
+def test_ctrl_c_ends_the_work_and_all_its_processes(up: Upped, tmp_path: Path) -> None:
+    pipe = tmp_path / "began"
+    os.mkfifo(pipe)
+    process = start(up, "run", "--", "sh", "-c", f"echo $$ > {pipe}; exec sleep 600")
+    child = int(pipe.read_text())
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "cancelled" in err
+    assert not Path(f"/proc/{child}").exists()
+
+
+def test_logs_follow_a_running_task_to_its_end(up: Upped, tmp_path: Path) -> None:
+    pipe = tmp_path / "go"
+    os.mkfifo(pipe)
+    task = submit(up, "--", "sh", "-c", f"echo first; cat {pipe}; echo last >&2")
+    follower = start(up, "logs", "-f", task)
+    assert follower.stdout is not None
+    assert follower.stdout.readline() == "first\n"
+    pipe.write_text("second\n")
+    out, err = follower.communicate(timeout=60)
+    assert (out, err, follower.returncode) == ("second\n", "last\n", 0)
+
+
+def test_wait_times_out_with_124_and_returns_the_works_code_later(up: Upped, tmp_path: Path) -> None:
+    pipe = tmp_path / "go"
+    os.mkfifo(pipe)
+    task = submit(up, "--", "sh", "-c", f"cat {pipe}; exit 5")
+    assert headway(up, "wait", task, "--timeout", "100ms").returncode == 124
+    pipe.write_text("now")
+    assert headway(up, "wait", task, "--timeout", "1m").returncode == 5
+
+
+def test_wait_for_what_does_not_exist_ends_at_once(up: Upped) -> None:
+    said = headway(up, "wait", "4711")
+    assert said.returncode == 1
+    assert "there is no task 4711" in said.stderr
+
+
+def test_submit_takes_lines_of_tasks_and_ls_finds_them_by_label(up: Upped, tmp_path: Path) -> None:
+    lines = tmp_path / "tasks.ndjson"
+    spec = {"command": ["true"], "labels": {"batch": "b1"}}
+    lines.write_text("\n".join(json.dumps({**spec, "name": f"part-{i}"}) for i in range(3)))
+    ids = submit(up, str(lines)).split()
+    assert headway(up, "wait", *ids, "--timeout", "1m").returncode == 0
+    found = value(headway(up, "ls", "--label", "batch=b1", "--since", "1h", "--json"))
+    assert [task["id"] for task in found["tasks"]] == sorted(ids, reverse=True)
+    first = headway(up, "ls", "--label", "batch=b1", "-n", "2", "-o", "quiet").stdout.split()
+    cursor = value(headway(up, "ls", "--label", "batch=b1", "-n", "2", "--json"))["next"]
+    rest = headway(up, "ls", "--label", "batch=b1", "-n", "2", "--cursor", cursor, "-o", "quiet").stdout.split()
+    assert first + rest == sorted(ids, reverse=True)
+
+
+def test_ls_filters_by_state(up: Upped) -> None:
+    task = submit(up, "--name", "finished-one", "--", "true")
+    assert headway(up, "wait", task, "--timeout", "1m").returncode == 0
+    said = headway(up, "ls", "--state", "succeeded", "--name", "finished-one", "-o", "quiet")
+    assert (said.returncode, said.stdout) == (0, f"{task}\n")
+
+
+def test_a_bad_field_is_refused_with_its_name_and_what_was_meant(up: Upped) -> None:
+    said = headway(up, "submit", "--resources", "bsic", "--", "true")
+    assert said.returncode == 65
+    assert "there is no tier 'bsic'" in said.stderr
+    assert "did you mean 'basic'?" in said.stderr
+
+
+def test_a_repeated_idempotency_key_gives_the_first_task_back_and_another_payload_is_refused(up: Upped) -> None:
+    first = submit(up, "--idempotency-key", "k1", "--", "echo", "1")
+    assert submit(up, "--idempotency-key", "k1", "--", "echo", "1") == first
+    assert headway(up, "submit", "--idempotency-key", "k1", "--", "echo", "2").returncode == 65
+
+
+def test_a_wrong_token_is_exit_code_77(up: Upped) -> None:
+    env = clean_environment(HEADWAY_URL=up.url, HEADWAY_TOKEN="hw_tenant_wrong")
+    said = subprocess.run([*COMMAND, "ls"], capture_output=True, text=True, env=env)
+    assert said.returncode == 77
+
+
+def test_a_dead_letter_is_shown_sent_again_after_an_edit_and_purged(up: Upped) -> None:
+    task = submit(up, "--name", "dies", "--", "sh", "-c", "test $FINE")
+    assert headway(up, "wait", task, "--timeout", "1m").returncode == 1
+    group = next(one for one in value(headway(up, "dead", "ls", "--json")) if one["name"] == "dies")
+    assert (group["count"], group["example"]) == (1, task)
+    assert "exit" in headway(up, "dead", "show", task).stdout
+    assert headway(up, "dead", "retry", task, "--set", 'env={"FINE": "yes"}').stdout == "1 sent again\n"
+    assert headway(up, "wait", task, "--timeout", "1m").returncode == 0
+    other = submit(up, "--name", "dies-too", "--", "false")
+    headway(up, "wait", other, "--timeout", "1m")
+    assert headway(up, "dead", "purge", "--name", "dies-too", "--yes").stdout == "1 purged\n"
+
+
+def test_cancel_ends_a_waiting_task(up: Upped) -> None:
+    task = submit(up, "--at", "2099-01-01T00:00:00Z", "--", "true")
+    assert value(headway(up, "cancel", task, "--json"))[0]["state"] == "cancelled"
+    assert headway(up, "result", task).returncode == 1
+
+
+def test_top_prints_one_frame_of_rates_queues_and_nodes(up: Upped) -> None:
+    said = headway(up, "top", "--once")
+    assert said.returncode == 0, said.stderr
+    for expected in ("finished", "QUEUE", "delayable", "NODE", "nothing runs"):
+        assert expected in said.stdout
+
+
+def test_nodes_queues_tiers_and_stats_answer(up: Upped) -> None:
+    node = value(headway(up, "node", "ls", "--json"))[0]["name"]
+    assert headway(up, "node", "show", node).stdout.startswith(f"node     {node}\n")
+    assert headway(up, "queue", "ls", "-o", "quiet").stdout.split() == ["urgent", "delayable", "periodic"]
+    assert headway(up, "tier", "ls", "-o", "quiet").stdout.split() == ["basic", "regular", "premium"]
+    assert value(headway(up, "stats", "--json"))["servers"] == 1
+    assert value(headway(up, "node", "drain", node, "--json"))["state"] == "draining"
+    assert value(headway(up, "node", "undrain", node, "--json"))["state"] == "up"
+
+
+def test_doctor_finds_a_running_up_in_order(up: Upped) -> None:
+    checks = {check["name"]: check["state"] for check in value(headway(up, "doctor", "--json"))}
+    assert (checks["server"], checks["agents"], checks["token"]) == ("ok", "ok", "ok")
+
+
+def test_run_without_a_server_brings_its_own_and_takes_it_away_again(tmp_path: Path) -> None:
+    said = subprocess.run(
+        [*COMMAND, "run", "--data-dir", str(tmp_path / "hw"), "--", "echo", "hello"],
+        capture_output=True,
+        text=True,
+        env=clean_environment(),
+        timeout=120,
+    )
+    assert (said.returncode, said.stdout) == (0, "hello\n"), said.stderr
+    assert not (tmp_path / "hw" / "up.json").exists()
+
+
+def test_a_second_run_on_the_same_folder_joins_the_first(tmp_path: Path) -> None:
+    began, go = tmp_path / "began", tmp_path / "go"
+    os.mkfifo(began)
+    os.mkfifo(go)
+    command = [*COMMAND, "run", "--data-dir", str(tmp_path / "hw"), "--", "sh", "-c"]
+    first = subprocess.Popen([*command, f"echo > {began}; cat {go}"], stdout=subprocess.PIPE, text=True, env=clean_environment())
+    began.read_text()
+    second = subprocess.run([*command, "echo joined"], capture_output=True, text=True, env=clean_environment(), timeout=60)
+    assert (second.returncode, second.stdout) == (0, "joined\n"), second.stderr
+    assert first.poll() is None
+    go.write_text("first ends")
+    out, _ = first.communicate(timeout=60)
+    assert (first.returncode, out) == (0, "first ends\n")
