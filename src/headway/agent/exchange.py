@@ -98,7 +98,7 @@ class ExchangeSide:
         self.boot = ""
         self.lease = 0.0  # CLOCK_BOOTTIME; read by main.py, which kills a frozen supervisor when it passes
         self.draining = False
-        self._renewed = 0.0
+        self.renewed = 0.0  # when the last heartbeat was sent that a server committed
         self._sequence = int(boottime() * 1e6)  # above any of an earlier exchange side of the same boot
         self._parts: list[tuple[int, Part]] = []  # with the number of their report; they stay until they are answered
         self._news = asyncio.Event()
@@ -253,8 +253,8 @@ class ExchangeSide:
 
     def _renew(self, head: Head, sent: float) -> None:
         if head.renewed:
-            self._renewed = sent
-        elif not head.hold or sent - self._renewed > self.terms.hold_s:
+            self.renewed = sent
+        elif not head.hold or sent - self.renewed > self.terms.hold_s:
             return
         self.lease = max(self.lease, sent + self.terms.fence_s)
         self.link.send(Lease(self.boot, self.lease))

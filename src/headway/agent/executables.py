@@ -28,7 +28,7 @@ class Executables:
         self._instance, self._max_output = instance, max_output
         self._by_pid: dict[int, Process] = {}
         self._by_task: dict[int, Process] = {}
-        self._quiet: list[int] = []  # paused descriptors
+        self._quiet: set[int] = set()  # paused descriptors
         self._me = os.getpid()
 
     @property
@@ -108,10 +108,11 @@ class Executables:
             if data:
                 self._heard(process, stream, data)
             if closed:
+                self._quiet.discard(fd)
                 self._loop.remove(fd)
             elif len(data) < FLOOD:  # the next piece after the next tick: at most 20 a second
                 self._loop.pause(fd)
-                self._quiet.append(fd)
+                self._quiet.add(fd)
 
         return read
 
@@ -126,8 +127,7 @@ class Executables:
         if process.registered:
             for _, fd in process.fds:
                 self._loop.remove(fd)
-                if fd in self._quiet:
-                    self._quiet.remove(fd)
+                self._quiet.discard(fd)
 
     # --- leaving nothing behind
 

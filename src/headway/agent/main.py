@@ -23,6 +23,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -46,6 +47,7 @@ from headway.wire.exchange import Register
 _SUPERVISE = "from headway.agent.supervisor import main; main()"
 FROZEN_S = 0.15  # after the end of the lease: the supervisor has had its chance to end the tasks itself
 END_GRACE_S = 5.0
+FORSAKEN_S = 30.0  # an adopted agent whom no server answers for so long ends: nobody may be left to stop it
 LAST_REPORT_S = 2.0
 
 
@@ -83,6 +85,7 @@ class Agent:
         self.capacity = _capacity(settings, self.work_dir)
         self.supervisor = 0
         self._sock: socket.socket | None = None
+        self._adopted = False
         self._lock: int | None = None
         self._others = set(tree.children(os.getpid()))  # children that are none of our business
         self._stop = asyncio.Event()
@@ -103,7 +106,7 @@ class Agent:
 
     def adopted(self, supervisor: int, sock: socket.socket) -> None:
         """Go on for an exchange side that died."""
-        self.supervisor, self._sock = supervisor, sock
+        self.supervisor, self._sock, self._adopted = supervisor, sock, True
         tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
 
     def _kill_leftovers(self) -> None:
@@ -182,7 +185,8 @@ class Agent:
         stopping = asyncio.create_task(self._drain(link, side))
         dead = asyncio.create_task(link.ended.wait())
         frozen = asyncio.create_task(_frozen(side))
-        everything = (serving, stopping, dead, frozen)
+        forsaken = asyncio.create_task(_forsaken(side) if self._adopted else asyncio.Event().wait())
+        everything: tuple[asyncio.Task[Any], ...] = (serving, stopping, dead, frozen, forsaken)
         done, _ = await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
         for task in everything:
             task.cancel()
@@ -191,7 +195,7 @@ class Agent:
             link.send(Quit())
             await link.ended.wait()
             return _failed(serving.exception())
-        if stopping in done:
+        if stopping in done or forsaken in done:
             await side.beat_once()
             link.send(Quit())
             await link.ended.wait()
@@ -232,6 +236,14 @@ async def _frozen(side: ExchangeSide) -> None:
             if side.lease == lease:
                 return
         await asyncio.sleep(max(lease + FROZEN_S - boottime(), 0.0) if lease else 0.5)
+
+
+async def _forsaken(side: ExchangeSide) -> None:
+    """Returns when no server has renewed the lease for long."""
+    since = boottime()
+    while boottime() - max(since, side.renewed) < FORSAKEN_S:
+        await asyncio.sleep(max(since, side.renewed) + FORSAKEN_S - boottime())
+    telemetry.log("agent.forsaken", level="warning", seconds=FORSAKEN_S)
 
 
 def _failed(error: BaseException | None) -> int:

@@ -53,6 +53,7 @@ class Runner:
     each_s: float = 0.0  # predicted, for each task of its batch
     done: int = 0  # tasks in its life whose results came
     asked: bool = False
+    stuck: bool = False  # its task takes longer than anyone thought: nothing more goes behind it
     tired: bool = False
     stopping: bool = False
     ending: Ending | None = None
@@ -102,7 +103,7 @@ class Pool:
     def top_up(self, now: float) -> None:
         """Runners that will soon be done get more of the same shape; they keep their resources."""
         for runner in self.runners.values():
-            if runner.batch and runner.open and len(runner.batch) * runner.each_s < LOW_S:
+            if runner.batch and runner.open and not runner.stuck and len(runner.batch) * runner.each_s < LOW_S:
                 group = self.machine.queue.groups.get((True, runner.need or ()))
                 if group is not None and group.orders and self._first(group):
                     self._fill(runner, group, now)
@@ -157,6 +158,7 @@ class Pool:
             return []
         popped = [runner.batch.popleft() for _ in range(s.count)]
         runner.done += s.count
+        runner.stuck = False
         runner.tired = runner.tired or s.tired
         if popped:
             self._learn(popped, s)
@@ -270,8 +272,10 @@ class Pool:
                 continue
             if ran >= self.machine.recipes[current.definition].cap_s:
                 self._end(runner, current.id, Outcome.CAP_EXCEEDED, GRACE_S, s.now)
-            elif ran >= TAKE_BACK_S and len(runner.batch) > 1:
-                self._ask_back(runner)
+            elif ran >= TAKE_BACK_S:
+                runner.stuck = True
+                if len(runner.batch) > 1:
+                    self._ask_back(runner)
             self._nudge(runner, begun, ran, s.now)
         self._end_idle(s.now)
 

@@ -145,6 +145,7 @@ class Runners:
         kind, number, now = message[0], runner.number, boottime()
         if kind == "did":
             _, count, items, busy_ns, last_ns, tired, output = message
+            self._read_pipes(runner)  # before the tasks that wrote into them are gone
             if output or runner.captures:
                 self._printed(runner, output)
                 self._close_captures(runner, items, count)
@@ -213,10 +214,13 @@ class Runners:
         started_ms = wall_ms() - round((boottime() - since) * 1000)
         self._handle(RunnerEnded(runner.number, begun, started_ms, _why(status, runner.last_words), boottime()))
 
-    def _drain(self, runner: RunnerProcess) -> None:
+    def _read_pipes(self, runner: RunnerProcess) -> None:
         for stream, fd in zip((STDOUT, STDERR), runner.pipes, strict=True):
             while data := read_available(fd)[0]:
                 self._below(runner, stream, data)
+
+    def _drain(self, runner: RunnerProcess) -> None:
+        self._read_pipes(runner)
         for body in runner.channel.drain():
             self._heard(runner, _decode(body))
         for capture in runner.captures.values():

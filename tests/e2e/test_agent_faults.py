@@ -1,0 +1,188 @@
+"""Killing, freezing and cutting off an agent: no task is lost, none runs twice at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headway.domain.lifecycle import Outcome
+from tests.support.agents import AgentProcess, alive, marked_processes, running_agent, until
+from tests.support.scripted_server import ScriptedServer
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer(heartbeat_s=0.2, fence_s=1.0) as running:
+        yield running
+
+
+@pytest.fixture
+def agent(server: ScriptedServer, tmp_path: Path) -> Iterator[AgentProcess]:
+    with running_agent(tmp_path / "agent", server.url, paths=[str(Path(__file__).parent)]) as running:
+        yield running
+
+
+def start_program(server: ScriptedServer, tmp_path: Path) -> tuple[tuple[int, int], int, Path]:
+    """A program that runs until it is told to end: its attempt, its process, and the file that ends it."""
+    go = tmp_path / "go"
+    text = f"echo $$ > {tmp_path}/pid; while [ ! -e {go} ]; do sleep 0.02; done"
+    ref = server.order(server.define(command=("/bin/sh", "-c", text)))
+    until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
+    return ref, int((tmp_path / "pid").read_text()), go
+
+
+def test_tasks_survive_the_death_of_the_exchange_side_and_are_adopted(
+    server: ScriptedServer, agent: AgentProcess, tmp_path: Path
+) -> None:
+    ref, pid, go = start_program(server, tmp_path)
+    boots = [register.boot for register in server.registered]
+    os.kill(agent.pid, signal.SIGKILL)
+    agent.process.wait()
+    server.wait(lambda: len(server.registered) > len(boots))
+    assert server.registered[-1].boot == boots[-1]
+    assert alive(pid)
+    go.touch()
+    server.wait(lambda: ref in server.finished)
+    assert server.outcome(ref) is Outcome.SUCCEEDED
+
+
+def test_an_adopted_agent_is_replaced_by_the_next_one_that_is_started(
+    server: ScriptedServer, agent: AgentProcess, tmp_path: Path
+) -> None:
+    _, pid, _ = start_program(server, tmp_path)
+    os.kill(agent.pid, signal.SIGKILL)
+    agent.process.wait()
+    server.wait(lambda: len(server.registered) == 2)
+    with running_agent(tmp_path / "agent", server.url):
+        server.wait(lambda: len(server.registered) == 3)
+        assert not alive(pid)
+        assert server.registered[-1].boot != server.registered[0].boot
+
+
+def test_when_the_supervisor_dies_its_tasks_die_and_a_new_boot_begins(
+    server: ScriptedServer, agent: AgentProcess, tmp_path: Path
+) -> None:
+    ref, pid, _ = start_program(server, tmp_path)
+    os.kill(agent.supervisor(), signal.SIGKILL)
+    server.wait(lambda: len(server.registered) == 2)
+    assert not alive(pid)
+    assert server.registered[1].boot != server.registered[0].boot
+    assert ref not in server.finished
+    again = server.order(server.define(command=("true",)), task=ref[0], attempt=2)
+    server.wait(lambda: again in server.finished)
+
+
+def test_a_frozen_supervisor_is_killed_with_its_tasks_when_the_lease_is_over(
+    server: ScriptedServer, agent: AgentProcess, tmp_path: Path
+) -> None:
+    _, pid, _ = start_program(server, tmp_path)
+    os.kill(agent.supervisor(), signal.SIGSTOP)
+    server.wait(lambda: len(server.registered) == 2)
+    assert not alive(pid)
+    assert server.registered[1].boot != server.registered[0].boot
+
+
+def test_a_frozen_exchange_side_is_fenced_by_the_supervisor(server: ScriptedServer, agent: AgentProcess, tmp_path: Path) -> None:
+    ref, pid, _ = start_program(server, tmp_path)
+    os.kill(agent.pid, signal.SIGSTOP)
+    until(lambda: not alive(pid))
+    late = server.order(server.define(command=("true",)))  # may be waiting in the frozen process' socket
+    os.kill(agent.pid, signal.SIGCONT)
+    server.wait(lambda: late in server.finished)
+    assert server.registered[-1].boot != server.registered[0].boot
+    assert ref not in server.finished
+
+
+def test_an_agent_that_is_cut_off_ends_its_tasks_and_comes_back_as_a_new_boot(
+    server: ScriptedServer, agent: AgentProcess, tmp_path: Path
+) -> None:
+    _, pid, _ = start_program(server, tmp_path)
+    server.deaf = True
+    until(lambda: not alive(pid))
+    server.deaf = False
+    server.wait(lambda: len(server.registered) == 2)
+    assert agent.process.poll() is None
+    assert server.registered[1].boot != server.registered[0].boot
+
+
+@pytest.mark.usefixtures("agent")
+def test_while_the_database_is_away_a_server_may_ask_to_hold_on(server: ScriptedServer, tmp_path: Path) -> None:
+    ref, pid, go = start_program(server, tmp_path)
+    server.renew, server.hold = False, True
+    beats = len(server.heartbeats)
+    server.wait(lambda: len(server.heartbeats) > beats + 10)  # two leases long
+    assert alive(pid)
+    go.touch()
+    server.wait(lambda: ref in server.finished)
+
+
+@pytest.mark.usefixtures("agent")
+def test_an_agent_declared_lost_kills_everything_and_registers_anew(server: ScriptedServer, tmp_path: Path) -> None:
+    _, pid, _ = start_program(server, tmp_path)
+    server.lost = True
+    server.wait(lambda: len(server.registered) == 2)
+    assert not alive(pid)
+
+
+@pytest.mark.usefixtures("agent")
+def test_a_repeated_order_runs_once_and_a_lower_attempt_never(server: ScriptedServer, tmp_path: Path) -> None:
+    count = server.define(command=("/bin/sh", "-c", f"echo $HEADWAY_ATTEMPT >> {tmp_path}/runs"))
+    ref = server.order(count, task=5000, attempt=2)
+    server.wait(lambda: ref in server.finished)
+    server.order(count, task=5000, attempt=2)
+    server.order(count, task=5000, attempt=1)
+    last = server.order(count, task=5001, attempt=1)
+    server.wait(lambda: last in server.finished)
+    assert (tmp_path / "runs").read_text().split() == ["2", "1"]
+    assert server.finishes.count(ref) == 1
+
+
+@pytest.mark.usefixtures("agent")
+def test_a_higher_attempt_waits_for_the_end_of_the_lower(server: ScriptedServer, tmp_path: Path) -> None:
+    first, pid, _ = start_program(server, tmp_path)
+    check = f"kill -0 {pid} 2>/dev/null && echo overlap || echo alone"
+    second = server.order(server.define(command=("/bin/sh", "-c", check)), task=first[0], attempt=2)
+    server.wait(lambda: second in server.finished)
+    assert server.text(second) == "alone\n"
+    assert server.outcome(first) is Outcome.PRE_EMPTED
+
+
+def test_sigterm_gives_back_what_waits_and_lets_the_rest_end(server: ScriptedServer, agent: AgentProcess, tmp_path: Path) -> None:
+    ref, _, go = start_program(server, tmp_path)
+    big = server.define(command=("true",), resources=_whole_node())
+    waiting = server.order(big)
+    server.wait(lambda: any(held == waiting for beat in server.heartbeats for held in beat.held or []))
+    agent.process.terminate()
+    server.wait(lambda: waiting in server.returned)
+    go.touch()
+    assert agent.process.wait(20) == 0
+    assert server.outcome(ref) is Outcome.SUCCEEDED
+    assert server.heartbeats[-1].draining
+    assert not marked_processes(agent)
+
+
+def test_a_second_sigterm_ends_what_runs_as_pre_empted(server: ScriptedServer, agent: AgentProcess, tmp_path: Path) -> None:
+    ref, pid, _ = start_program(server, tmp_path)
+    agent.process.terminate()
+    server.wait(lambda: server.heartbeats[-1].draining)
+    agent.process.terminate()
+    assert agent.process.wait(20) == 0
+    assert server.outcome(ref) is Outcome.PRE_EMPTED
+    assert not alive(pid)
+
+
+def test_two_agents_of_one_node_on_one_folder_are_refused(server: ScriptedServer, agent: AgentProcess, tmp_path: Path) -> None:
+    server.wait(lambda: server.registered)
+    with running_agent(tmp_path / "agent", server.url) as second:
+        assert second.process.wait(20) != 0
+    assert agent.process.poll() is None
+
+
+def _whole_node() -> object:
+    from headway.domain.resources import Resources
+
+    return Resources(cpus_milli=2000)

@@ -1,0 +1,84 @@
+"""Real agent processes for tests, and ways to look at their process trees."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headway.agent import tree
+from headway.config import Settings
+
+_RUN = (
+    "import sys, msgspec; from headway.config import Settings; from headway.agent.main import run; "
+    "sys.exit(run(msgspec.json.decode(sys.argv[1], type=Settings)))"
+)
+
+
+class AgentProcess:
+    def __init__(self, folder: Path, url: str, **settings: Any) -> None:
+        fields: dict[str, Any] = {"cpus": 2.0, "memory": 2**32, "disk": 2**40, "drain_s": 10.0, **settings}
+        self.settings = Settings(data_dir=str(folder), url=url, **{"node_name": "test-node", **fields})
+        text = msgspec.json.encode(self.settings).decode()
+        self.process = subprocess.Popen([sys.executable, "-c", _RUN, text])
+        self.pid = self.process.pid
+
+    def supervisor(self) -> int:
+        """The child that leads a session of its own."""
+
+        def found() -> list[int]:
+            return [pid for pid in tree.children(self.pid) if (of := tree.stat(pid)) and of.session == pid]
+
+        until(lambda: found())
+        return found()[0]
+
+    def stop(self, timeout: float = 20.0) -> int:
+        self.process.terminate()
+        return self.process.wait(timeout)
+
+    def clean_up(self) -> None:
+        """Kill whatever the test left, the supervisor of a killed agent too."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            supervisors = tree.children(self.pid)
+            tree.kill([self.pid, *supervisors], None)
+            self.process.wait(10)
+        tree.kill(marked_processes(self), None)
+
+
+def marked_processes(agent: AgentProcess) -> set[int]:
+    """Everything that an agent on this folder started and that still lives: supervisor, exchange side, runners, tasks."""
+    from headway.agent.main import Agent
+
+    instance = Agent(agent.settings).instance
+    either = (tree.carries(f"HEADWAY_AGENT_PROCESS={instance}"), tree.carries(f"HEADWAY_AGENT_INSTANCE={instance}"))
+    return tree.members([], lambda text: any(mark(text) for mark in either))
+
+
+@contextmanager
+def running_agent(folder: Path, url: str, **settings: Any) -> Iterator[AgentProcess]:
+    agent = AgentProcess(folder, url, **settings)
+    try:
+        yield agent
+    finally:
+        agent.clean_up()
+
+
+def until(condition: Callable[[], object], timeout: float = 20.0) -> None:
+    """Wait for something outside Python to become true."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    of = tree.stat(pid)
+    return of is not None and not of.zombie
