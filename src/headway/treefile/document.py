@@ -259,9 +259,7 @@ def _explain(error: MarkedYAMLError, text: str, source: str) -> NoReturn:
     for number in range(max(first - 1, 0), min(here + 1, len(lines))):
         indent = lines[number][: len(lines[number]) - len(lines[number].lstrip())]
         if "\t" in indent:
-            fail(
-                source, Mark(number + 1, indent.index("\t") + 1), "a tab is not allowed here", hint="indent with spaces"
-            )
+            fail(source, Mark(number + 1, indent.index("\t") + 1), "a tab is not allowed here", hint="indent with spaces")
     problem = error.problem or error.context or "it ends too early"
     if at and "'\\t'" in problem:
         fail(source, Mark(at.line + 1, at.column + 1), "a tab is not allowed here", hint="write a space")
@@ -303,6 +301,4 @@ def _missing_space(source: str, number: int, found: re.Match[str]) -> NoReturn:
 def missing_space(node: Scalar) -> str | None:
     """The fix, when a text stands where a mapping should and only a space is missing."""
     found = _NO_SPACE.match(node.text)
-    return (
-        f"{node.text!r} lacks a space after the colon, write '{found[1]} {found[2]}'" if found and node.plain else None
-    )
+    return f"{node.text!r} lacks a space after the colon, write '{found[1]} {found[2]}'" if found and node.plain else None

@@ -18,9 +18,7 @@ from headway.treefile.model import Schedule
 from headway.treefile.values import Reader, describe, did_you_mean, is_nothing
 
 LISTS = ("subtasks", "sequence", "parallel")
-OF_TREE = frozenset(
-    {*LISTS, *schedules.KEYS, "defaults", "parameters", "levels", "logger", "name"}
-)  # may stand beside the root
+OF_TREE = frozenset({*LISTS, *schedules.KEYS, "defaults", "parameters", "levels", "logger", "name"})  # may stand beside the root
 MOST_TASKS = 200_000
 _HOLDS_MAPPING = ("retry", "resources", "env", "labels", "input", "subtasks", "defaults", "parameters")
 
@@ -79,9 +77,7 @@ def is_tree(node: Mapping) -> bool:
     return not any(key in KEYWORDS and key not in OF_TREE for key in node.entries)
 
 
-def read_shape(
-    reader: Reader, name: str | None, key: Scalar | None, node: Mapping, defaults: dict[str, Entry]
-) -> Shape:
+def read_shape(reader: Reader, name: str | None, key: Scalar | None, node: Mapping, defaults: dict[str, Entry]) -> Shape:
     """Everything a tree's mapping says, without edges between names yet."""
     return _Walk(reader, name, key.mark if key else node.mark).run(node, defaults)
 
@@ -116,9 +112,7 @@ class _Walk:
             self.read(job)
             self.stack[begun:] = reversed(self.stack[begun:])  # the first child is read first: the order of the file
             if len(self.shape.elements) > MOST_TASKS:
-                self.reader.fail(
-                    job.element.mark, f"more than {MOST_TASKS} tasks in one tree", hint="submit so many over HTTP"
-                )
+                self.reader.fail(job.element.mark, f"more than {MOST_TASKS} tasks in one tree", hint="submit so many over HTTP")
         return self.shape
 
     def read(self, job: _Job) -> None:
@@ -181,9 +175,7 @@ class _Walk:
                 self.reader.fail(entry.key.mark, "parameters belong to the file or the tree, not to one task")
         elif name != "defaults":
             if isinstance(entry.value, Mapping) and any(run in entry.value.entries for run in RUNS):
-                self.reader.fail(
-                    entry.key.mark, f"{name!r} is a keyword and cannot name a subtask", hint="choose another name"
-                )
+                self.reader.fail(entry.key.mark, f"{name!r} is a keyword and cannot name a subtask", hint="choose another name")
             _not_yet(self.reader, entry.key)
 
     def levels(self, job: _Job, entry: Entry) -> None:
@@ -191,9 +183,7 @@ class _Walk:
         if job.depth > 1:
             self.reader.fail(entry.key.mark, "levels belongs to the tree or its root task")
         if word == "strict":
-            self.reader.fail(
-                entry.value.mark, "this version of Headway does not support `levels: strict` yet", kind=UnknownField
-            )
+            self.reader.fail(entry.value.mark, "this version of Headway does not support `levels: strict` yet", kind=UnknownField)
         if word != "eager":
             self.reader.fail(
                 entry.value.mark, f"levels: {word!r} is unknown{did_you_mean(word, ('eager', 'strict'))}", hint="eager"
@@ -236,19 +226,13 @@ class _Walk:
         if near := did_you_mean(name, KEYWORDS, cutoff=0.7):
             self.reader.fail(entry.key.mark, f"unknown keyword {name!r}{near}", kind=UnknownField, field=name)
         if is_nothing(value):
-            self.reader.fail(
-                entry.key.mark, f"{name!r} has nothing to run", hint="give it a command, executable or function"
-            )
+            self.reader.fail(entry.key.mark, f"{name!r} has nothing to run", hint="give it a command, executable or function")
         if isinstance(value, Scalar):
             hint = f"as a subtask it would be `{name}: {{executable: {value.text[:60]}}}`"
             self.reader.fail(entry.key.mark, f"unknown keyword {name!r}", kind=UnknownField, hint=hint, field=name)
-        self.reader.fail(
-            entry.key.mark, f"unknown keyword {name!r}, and a subtask is a mapping", kind=UnknownField, field=name
-        )
+        self.reader.fail(entry.key.mark, f"unknown keyword {name!r}, and a subtask is a mapping", kind=UnknownField, field=name)
 
-    def push(
-        self, into: Block, name: str | None, mark: Mark, node: Mapping, defaults: dict[str, Entry], depth: int
-    ) -> None:
+    def push(self, into: Block, name: str | None, mark: Mark, node: Mapping, defaults: dict[str, Entry], depth: int) -> None:
         element = Element(name, name, mark)
         into.items.append(element)
         self.stack.append(_Job(element, node, defaults, depth))
@@ -303,12 +287,8 @@ class _Walk:
                 kind=UnknownField,
             )
         name = repr(element.name) if element.name else "this task"
-        self.reader.fail(
-            element.mark, f"{name} has nothing to run", hint="give exactly one of command, executable, function"
-        )
+        self.reader.fail(element.mark, f"{name} has nothing to run", hint="give exactly one of command, executable, function")
 
 
 def _not_yet(reader: Reader, key: Scalar) -> None:
-    reader.fail(
-        key.mark, f"this version of Headway does not support `{key.text}` yet", kind=UnknownField, field=key.text
-    )
+    reader.fail(key.mark, f"this version of Headway does not support `{key.text}` yet", kind=UnknownField, field=key.text)

@@ -149,9 +149,7 @@ def _wrong_type(reader: Reader, complaint: str, entries: AnyMapping[str, Entry],
         nested = _NESTED.get(path)
         near = did_you_mean(unknown[1], nested.__struct_fields__ if nested else FIELDS)
         key = locate(entries, f"{path}.{unknown[1]}", mark, key=True)
-        reader.fail(
-            key, f"unknown keyword {unknown[1]!r} in {path}{near}", kind=UnknownField, field=f"{path}.{unknown[1]}"
-        )
+        reader.fail(key, f"unknown keyword {unknown[1]!r} in {path}{near}", kind=UnknownField, field=f"{path}.{unknown[1]}")
     at = locate(entries, path, mark)
     node = _node(entries, path)
     expected = re.search(r"Expected `([^`]*)`, got", complaint)

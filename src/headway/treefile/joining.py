@@ -150,11 +150,7 @@ class _Joiner:
         return [_name(task) for task in self.search(element, down=self.begins, stop=lambda e: not e.blocks)]
 
     def begins(self, element: Element) -> list[Element]:
-        found = [
-            self.target(item)
-            for block in element.blocks
-            for item in (block.items[:1] if block.ordered else block.items)
-        ]
+        found = [self.target(item) for block in element.blocks for item in (block.items[:1] if block.ordered else block.items)]
         later = {id(self.target(item)) for block in element.blocks if block.ordered for item in block.items[1:]}
         return [item for item in found if id(item) not in later]
 

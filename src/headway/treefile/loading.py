@@ -59,9 +59,7 @@ class _File:
         if isinstance(node, Scalar) and not missing_space(node):
             reader.fail(node.mark, f"expected a tree or a task, here is {describe(node)}", hint="write `command: ...`")
         entries = {
-            name: entry
-            for name, entry in reader.mapping(node, "the file").entries.items()
-            if not name.startswith(("x-", "."))
+            name: entry for name, entry in reader.mapping(node, "the file").entries.items() if not name.startswith(("x-", "."))
         }
         reader.parameters.update(self.declared(reader, entries))
         if any(name in KEYWORDS and name not in _OF_FILE for name in entries) or not set(entries) - set(_OF_FILE):

@@ -21,7 +21,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class TreeTask:
-    """One task. `spec` carries name and dependencies too, so that it can be sent as it is."""
+    """One task. `spec` carries its name and dependencies too: it is all that a server needs to know."""
 
     name: str
     spec: TaskSpec

@@ -27,9 +27,7 @@ def read_schedule(reader: Reader, entries: AnyMapping[str, Entry]) -> Schedule |
         return None
     if "schedule" not in entries:
         name, entry = next(iter(entries.items()))
-        reader.fail(
-            entry.key.mark, f"{name} says how a schedule behaves, and there is no schedule", hint="add `schedule:`"
-        )
+        reader.fail(entry.key.mark, f"{name} says how a schedule behaves, and there is no schedule", hint="add `schedule:`")
     return Schedule(
         every=_every(reader, entries["schedule"].value),
         timezone=_text(reader, entries, "timezone"),
@@ -86,9 +84,7 @@ def _moment(reader: Reader, entries: AnyMapping[str, Entry], name: str) -> str |
     node = entries[name].value
     value = reader.value(node)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        reader.fail(
-            node.mark, f"{name}: expected a moment, here is {describe(node)}", hint='write "2026-11-15T03:00:00Z"'
-        )
+        reader.fail(node.mark, f"{name}: expected a moment, here is {describe(node)}", hint='write "2026-11-15T03:00:00Z"')
     try:
         at_seconds(value, name)
     except InvalidInput as error:

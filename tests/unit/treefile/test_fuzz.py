@@ -56,9 +56,7 @@ WORDS = st.one_of(st.sampled_from(sorted(KEYWORDS)), st.sampled_from(["a", "b", 
 LEAVES = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=6), WORDS, st.sampled_from(["1h", "./x.sh"])
 )
-VALUES = st.recursive(
-    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=4), max_leaves=12
-)
+VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=4), max_leaves=12)
 
 
 def read(source: str) -> None:

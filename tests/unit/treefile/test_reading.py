@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from headway.domain.task import Edge, When
+from headway.domain.task import Edge, RetrySpec, TaskSpec, When
 from headway.errors import InvalidInput, NotFound
 from headway.treefile import Tree, load, load_file
 
@@ -63,11 +62,12 @@ def test_the_schedule_and_the_logger_are_kept_aside() -> None:
     assert any("logger 'syslog' is kept, and has no effect" in warning for warning in tree.warnings)
 
 
-def test_a_spec_can_be_sent_as_it_is() -> None:
-    sent = {task.name: json.loads(msgspec.json.encode(task.spec)) for task in one(NIGHTLY).tasks}
-    assert sent["task"]["after"] == ["fetch", "clean"]
-    assert sent["task"]["retry"] == {"interval": "10s", "backoff": 2.0, "max": "5m", "jitter": 0.1, "node_losses": 3}
-    assert sent["download"] == {"name": "download", "executable": "./download.sh"}
+def test_a_spec_carries_its_name_and_its_edges() -> None:
+    specs = {task.name: task.spec for task in one(NIGHTLY).tasks}
+    assert specs["task"].after == ["fetch", "clean"]
+    assert specs["task"].retry == RetrySpec(interval="10s", backoff=2, max="5m")
+    assert specs["download"] == TaskSpec(name="download", executable="./download.sh", input=specs["download"].input)
+    assert bytes(specs["download"].input) == b""
 
 
 def test_a_file_whose_top_keys_are_keywords_is_one_task() -> None:
