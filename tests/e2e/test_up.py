@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.upped import COMMAND, Upped, clean_environment, upped
+from tests.support.upped import COMMAND, Upped, clean_environment, descendants, upped
 
 
 def submit(up: Upped, *command: str) -> str:
@@ -94,13 +94,37 @@ async def test_a_database_killed_under_it_comes_back_and_tasks_go_on(tmp_path: P
         assert up.process.poll() is None
 
 
-def test_an_agent_killed_under_it_comes_back_and_tasks_go_on(tmp_path: Path) -> None:
+def agent_of(up: Upped) -> int:
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in up.family()}
+    (agent,) = [pid for pid, words in commands.items() if b"agent" in words]
+    return agent
+
+
+def test_a_task_goes_on_when_the_agent_is_killed_under_it(tmp_path: Path) -> None:
+    began, gate = tmp_path / "began", tmp_path / "gate"
+    os.mkfifo(began)
+    os.mkfifo(gate)
     with upped(tmp_path) as up:
-        wait_for(up, submit(up, "true"))
-        commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in up.family()}
-        (agent,) = [pid for pid, words in commands.items() if b"agent" in words]
+        task = submit(up, "sh", "-c", f"echo > {began}; cat {gate}")
+        began.read_text()  # returns once the task runs
+        agent = agent_of(up)
         os.kill(agent, signal.SIGKILL)
         assert ended(agent)
+        gate.write_text("go")  # returns once the task reads on: it still runs
+        shown = wait_for(up, task)
+        assert (shown["state"], shown["attempt"]) == ("succeeded", 1)
+        assert wait_for(up, submit(up, "true"))["state"] == "succeeded"
+        family = up.family()
+        assert up.end() == 0
+        assert [pid for pid in family if not ended(pid)] == []
+
+
+def test_an_agent_killed_with_all_its_processes_comes_back(tmp_path: Path) -> None:
+    with upped(tmp_path) as up:
+        wait_for(up, submit(up, "true"))
+        agent = agent_of(up)
+        for pid in [agent, *descendants(agent)]:
+            os.kill(pid, signal.SIGKILL)
         assert wait_for(up, submit(up, "true"))["state"] == "succeeded"
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import time
 
 from headway.config import Settings, environment
+from headway.embedded import orphans
 from headway.embedded.privileges import in_child
 
 _GRACE_S = 15.0  # on top of the time it waits for tasks: ending them, and the last reports
@@ -29,8 +32,16 @@ class AgentProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
+    def child(self) -> int | None:
+        """The process we started, running or not."""
+        return self._process.pid if self._process is not None else None
+
+    @property
     def pid(self) -> int | None:
-        return self._process.pid if self._process is not None and self._process.poll() is None else None
+        """Whom to tell: the agent we started or, when only that was killed, its supervisor, which goes on without it."""
+        if self._process is not None and self._process.poll() is None:
+            return self._process.pid
+        return orphans.supervisor()
 
     def start(self) -> None:
         """In a session of its own: Ctrl-C in the terminal is for `up`, which ends the agent in order."""
@@ -43,22 +54,30 @@ class AgentProcess:
         )
 
     def wait(self) -> None:
-        """Block until it has ended, for whatever reason."""
+        """Block until it has ended, for whatever reason. An agent whose supervisor goes on has not."""
         if self._process is not None:
             self._process.wait()
+        while (survivor := orphans.supervisor()) is not None:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(survivor, 0)
 
     def stop(self) -> None:
         """Ask it to drain, and wait; one that does not come to an end is killed."""
-        if self._process is None or self._process.poll() is not None:
+        pid = self.pid
+        if pid is None:
             return
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(self._patience_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        for number, patience_s in ((signal.SIGTERM, self._patience_s), (signal.SIGKILL, _GRACE_S)):
+            _send(pid, number)
+            deadline = time.monotonic() + patience_s
+            while orphans.running(pid) and time.monotonic() < deadline:
+                time.sleep(0.02)
 
     def hurry(self) -> None:
         """A second SIGTERM: it ends without waiting for its tasks."""
-        if self.pid is not None:
-            os.kill(self.pid, signal.SIGTERM)
+        if (pid := self.pid) is not None:
+            _send(pid, signal.SIGTERM)
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has just ended
+        os.kill(pid, number)

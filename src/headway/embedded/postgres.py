@@ -85,9 +85,7 @@ class Postgres:
     Call start() from a thread that lives as long as the database shall: the kernel ties the two together.
     """
 
-    def __init__(
-        self, data_dir: str | Path, *, lock: FolderLock | None = None, settings: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, data_dir: str | Path, *, lock: FolderLock | None = None, settings: Mapping[str, str] | None = None) -> None:
         self.data_dir = Path(data_dir).expanduser().absolute()
         self.folder = self.data_dir / "postgres"
         self.log = self.data_dir / "postgres.log"
@@ -103,6 +101,11 @@ class Postgres:
     def pid(self) -> int | None:
         """The postmaster's pid, while it runs."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    @property
+    def child(self) -> int | None:
+        """The process we started, running or not."""
+        return self._process.pid if self._process is not None else None
 
     @property
     def dsn(self) -> str:
@@ -180,9 +183,7 @@ class Postgres:
         if made.returncode == 0 and self._settings["fsync"] == "on":
             made = self._run("initdb", "--pgdata", str(fresh), "--sync-only", *_quick_sync())
         if made.returncode != 0:
-            raise Unavailable(
-                f"the embedded database could not be made: {made.stderr.decode(errors='replace').strip()}"
-            )
+            raise Unavailable(f"the embedded database could not be made: {made.stderr.decode(errors='replace').strip()}")
         if self.folder.exists():
             self.folder.rmdir()
         fresh.rename(self.folder)

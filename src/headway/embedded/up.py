@@ -21,6 +21,7 @@ import structlog
 
 from headway.api.serve import serve
 from headway.config import Settings
+from headway.embedded import orphans
 from headway.embedded.agent_process import AgentProcess
 from headway.embedded.folder import FolderLock, Users, keep_token, make_folder, write_private
 from headway.embedded.postgres import Postgres
@@ -59,6 +60,7 @@ class Up:
     async def run(self) -> None:
         make_folder(self.folder)
         self.lock.acquire()
+        orphans.take_in()
         async with contextlib.AsyncExitStack() as ends:  # what was begun last ends first
             ends.callback(self.lock.release)
             check_port(self.settings)
@@ -84,9 +86,7 @@ class Up:
         ends.callback(self.postgres.stop)
         return msgspec.structs.replace(self.settings, database=self.postgres.start())
 
-    async def _start_server(
-        self, settings: Settings, ends: contextlib.AsyncExitStack
-    ) -> tuple[asyncio.Task[None], str]:
+    async def _start_server(self, settings: Settings, ends: contextlib.AsyncExitStack) -> tuple[asyncio.Task[None], str]:
         listening, found = asyncio.Event(), list[str]()
 
         def heard(url: str) -> None:
@@ -150,6 +150,7 @@ class Up:
                 await asyncio.to_thread(part.start)
             except HeadwayError as error:
                 log.error("restart_failed", part=name, error=str(error))
+            orphans.reap([other.child for other in (self.agent, self.postgres) if other is not None])
 
     async def _await_unused(self) -> None:
         while not self.users.nobody():  # noqa: ASYNC110  (nobody tells when a lock is let go)
