@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import datetime
-import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -17,6 +15,7 @@ import pytest
 
 from headway import AsyncClient, Client, Executor, TaskSpec, errors
 from headway.client.outcomes import TaskCancelled
+from tests.support.upped import upped
 from tests.unit import client_jobs as jobs
 
 ROOT = Path(__file__).parents[2]
@@ -26,18 +25,9 @@ SOON = 30.0  # seconds; a task on an idle machine takes milliseconds
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A running `headway up` of its own folder, found by HEADWAY_DATA as users find theirs."""
-    folder = tmp_path_factory.mktemp("up")
-    env = {**os.environ, "HEADWAY_DATA": str(folder), "HEADWAY_PORT": "0", "HEADWAY_PATHS": str(ROOT)}
-    for name in ("HEADWAY_URL", "HEADWAY_TOKEN", "HEADWAY_DATABASE"):
-        env.pop(name, None)
-    process = subprocess.Popen([sys.executable, "-m", "headway.cli.main", "up"], env=env, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "Headway is up" in line:
-            break
-    yield folder
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    with upped(tmp_path_factory.mktemp("up"), HEADWAY_PATHS=str(ROOT)) as running:
+        yield running.folder
+        assert running.end() == 0
 
 
 @pytest.fixture
@@ -157,7 +147,7 @@ def test_a_tree_is_watched_to_its_end(hw: Client) -> None:
 
 
 def test_the_executor_completes_and_cancels_futures(hw: Client) -> None:
-    with Executor(hw, attempts=2) as pool:
+    with Executor(hw, attempts=2, retry={"interval": 0}) as pool:
         assert list(pool.map(jobs.plain, range(50))) == [2 * i for i in range(50)]
         assert pool.submit(jobs.add, 1, b=1).result(SOON) == 2
         with pytest.raises(errors.TaskFailed, match="cannot do it"):
