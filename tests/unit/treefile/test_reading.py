@@ -79,8 +79,13 @@ def test_a_file_whose_top_keys_are_keywords_is_one_task() -> None:
 
 def test_one_task_without_a_name_is_called_after_what_it_runs() -> None:
     (tree,) = load("executable: ./report.py\nfetch: {executable: ./fetch.sh}\n", source="night/run.yaml")
-    assert tree.name == "run"
+    assert tree.name == "report.py"
     assert tree.after == {"report.py": ["fetch"], "fetch": []}
+
+
+def test_a_list_without_a_name_is_called_after_its_file() -> None:
+    (tree,) = load("sequence: [./a.sh]\n", source="night/run.yaml")
+    assert tree.name == "run"
 
 
 def test_json_is_read_too_even_with_tabs() -> None:
