@@ -88,18 +88,20 @@ def tree_lines(tree: TreeView, elapsed: float, height: int) -> list[str]:
     ended = sum(level.total - level.left for level in tree.levels)
     total = sum(level.total for level in tree.levels)
     lines = [f"{tree.name}  {paint(tree.state, stream=sys.stderr)}  {ended}/{total}  {elapsed:.0f}s"]
+    width = max((len(task.name) for task in tree.tasks), default=0)
     room = len(tree.tasks) + len(tree.levels) + 1 < height
     for level in sorted(tree.levels, key=lambda one: one.level):
         done = level.total - level.left
         lines.append(f"  level {level.level}  {bar(done, level.total)}  {done}/{level.total}")
         here = [task for task in tree.tasks if task.level == level.level]
         shown = here if room else [task for task in here if task.state in ("running", "failed")][:5]
-        lines += [_tree_task(task) for task in shown]
+        lines += [_tree_task(task, width) for task in shown]
     return lines
 
 
-def _tree_task(task: TreeTaskView) -> str:
-    return f"    {mark(task.state)} {task.name}  {task.state}  {progress_text(task.progress)}".rstrip()
+def _tree_task(task: TreeTaskView, width: int) -> str:
+    how_far = progress_text(task.progress) if task.state == "running" else ""
+    return f"    {mark(task.state)} {task.name:<{width}}  {task.state}  {how_far}".rstrip()
 
 
 def mark(state: str) -> str:

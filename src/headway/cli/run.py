@@ -35,6 +35,8 @@ Inputs = Annotated[str | None, typer.Option("--inputs", help="One task for each 
 Logs = Annotated[bool, typer.Option("--logs/--no-logs", help="Show what the tasks of a tree write.")]
 INTERRUPTED = 130
 
+Known = Callable[[list[str], Callable[[str], None]], None]
+
 
 @command(
     app,
@@ -91,10 +93,8 @@ async def _some_server(settings: Settings) -> AsyncIterator[Place]:
         yield find(settings, url=url) or Place(url, settings.token)
 
 
-async def _submit_and_follow(
-    terminal: Terminal, server: Server, work: Work, known: Callable[[list[str]], None], *, logs: bool
-) -> int:
-    """`known` is told how to cancel the work as soon as there is something to cancel."""
+async def _submit_and_follow(terminal: Terminal, server: Server, work: Work, known: Known, *, logs: bool) -> int:
+    """`known` is told how to cancel the work, and where to speak, as soon as there is something to cancel."""
     from headway.cli.follow import Following, follow_many, follow_task, follow_trees
     from headway.cli.session import task_path, tree_path
     from headway.cli.submit import send
@@ -103,10 +103,11 @@ async def _submit_and_follow(
     answers = await send(server, work)
     ids = [one for answer in answers for one in ([answer.id] if isinstance(answer, Accepted) else answer.ids)]
     trees = [answer.tree for answer in answers if not isinstance(answer, Accepted) and answer.tree]
-    known([tree_path(one, "cancel") for one in trees] or [task_path(one, "cancel") for one in ids])
+    following = Following(terminal, server, logs=logs, keep_board=bool(trees))
+    paths = [tree_path(one, "cancel") for one in trees] or [task_path(one, "cancel") for one in ids]
+    known(paths, lambda text: following.board.print(text, on_stdout=False))
     if terminal.quiet:
         print("\n".join(ids), flush=True)
-    following = Following(terminal, server, logs=logs, keep_board=bool(trees))
     if trees:
         return await follow_trees(following, trees)
     if isinstance(answers[0], Accepted):
@@ -124,10 +125,11 @@ class Interruptible:
         self._server = server
         self._asked = False
         self._paths: list[str] = []
+        self._say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)
         self._running: asyncio.Task[int] | None = None
         self._cancelling: asyncio.Task[None] | None = None
 
-    async def run(self, work: Callable[[Callable[[list[str]], None]], Coroutine[Any, Any, int]]) -> int:
+    async def run(self, work: Callable[[Known], Coroutine[Any, Any, int]]) -> int:
         loop = asyncio.get_running_loop()
         self._running = loop.create_task(work(self._know))
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -143,8 +145,8 @@ class Interruptible:
                 loop.remove_signal_handler(number)
         return INTERRUPTED if self._asked and code else code
 
-    def _know(self, paths: list[str]) -> None:
-        self._paths = paths
+    def _know(self, paths: list[str], say: Callable[[str], None]) -> None:
+        self._paths, self._say = paths, say
         if self._asked:
             self._begin_cancelling()
 
@@ -153,7 +155,7 @@ class Interruptible:
             self._running.cancel()
             return
         self._asked = True
-        print("\nheadway: cancelling; Ctrl-C again leaves at once", file=sys.stderr, flush=True)
+        self._say("headway: cancelling; Ctrl-C again leaves at once")
         if self._paths:
             self._begin_cancelling()
 

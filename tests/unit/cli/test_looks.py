@@ -91,7 +91,7 @@ def test_a_tree_is_drawn_level_by_level_with_its_tasks() -> None:
         "    ✓ part-0  succeeded",
         "    ● part-1  running",
         "  level 1  ░░░░░░░░░░░░░░░░░░░░  0/1",
-        "    · root  blocked",
+        "    · root    blocked",
     ]
 
 
