@@ -98,4 +98,4 @@ def test_a_tree_is_drawn_level_by_level_with_its_tasks() -> None:
 def test_a_tree_too_tall_for_the_terminal_shows_only_what_runs_or_failed() -> None:
     lines = tree_lines(tree(500), 1, 24)
     assert len(lines) == 4
-    assert "    ● part-1  running" in lines
+    assert "    ● part-1    running" in lines
