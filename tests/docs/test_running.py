@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -40,12 +41,16 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         up.wait(LONGEST_S)
 
 
+needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl on this machine")
+
+
 def run(*words: str | Path, env: dict[str, str], cwd: Path) -> str:
     done = subprocess.run(words, env=env, cwd=cwd, capture_output=True, text=True, timeout=LONGEST_S, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
+@needs_curl
 @pytest.mark.parametrize("page", PAGES_IN_SHELL)
 def test_the_shell_blocks_of_a_page_run_one_after_another(page: str, environment: dict[str, str], tmp_path: Path) -> None:
     script = "set -eu\n" + "\n".join(block.text for block in blocks("sh", runs=True) if block.page == page)
@@ -76,6 +81,7 @@ def test_the_functions_of_the_example_run(environment: dict[str, str], tmp_path:
     assert said.splitlines() == ["Hello, world!", "sum of squares below 100: 328350"]
 
 
+@needs_curl
 def test_the_example_with_curl_prints_the_output_of_its_task(environment: dict[str, str], tmp_path: Path) -> None:
     said = run("sh", EXAMPLES / "submit.sh", env=environment, cwd=tmp_path)
     assert said.splitlines()[-1] == "hello from curl"
