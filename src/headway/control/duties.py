@@ -31,7 +31,8 @@ class Loop:
             rest = await self._turn() if self.leader.leads(self.duty) else PAUSE_S
             if rest > 0:
                 try:
-                    await asyncio.wait_for(self.wake.wait(), rest)
+                    async with asyncio.timeout(rest):
+                        await self.wake.wait()
                 except TimeoutError:
                     pass
             else:

@@ -140,7 +140,8 @@ class Sessions:
                     return
                 session.wake.clear()
                 try:
-                    await asyncio.wait_for(session.wake.wait(), min(left, REPEAT_S))
+                    async with asyncio.timeout(min(left, REPEAT_S)):
+                        await session.wake.wait()
                 except TimeoutError:
                     pass
         finally:

@@ -53,7 +53,8 @@ class Waiting:
         while True:
             self._look.clear()
             try:
-                await asyncio.wait_for(self._look.wait(), LOOK_S)
+                async with asyncio.timeout(LOOK_S):
+                    await self._look.wait()
             except TimeoutError:
                 pass
             if self._by_task:
@@ -81,7 +82,8 @@ class Waiting:
                 if found or left <= 0:
                     return found
                 try:
-                    await asyncio.wait_for(event.wait(), left)
+                    async with asyncio.timeout(left):
+                        await event.wait()
                 except TimeoutError:
                     return []
         finally:
@@ -108,7 +110,8 @@ class Waiting:
                 yield rows
                 if len(rows) < 1000:
                     try:
-                        await asyncio.wait_for(wake.wait(), LOOK_S)
+                        async with asyncio.timeout(LOOK_S):
+                            await wake.wait()
                     except TimeoutError:
                         pass
                     await asyncio.sleep(0.02)  # coalesce, and let the finishing transactions commit
