@@ -12,7 +12,8 @@ INPUT_BYTES = 100  # the input as JSON, brackets and quotes included: ["..."]
 NOOP = "headway.bench.work:noop"
 NOW = "headway.bench.work:now"
 
-# Three shapes, small enough that resources never limit the tasks in flight: Headway is measured, not the node.
+# Three shapes, small as such functions are: on two cores about a hundred of them fit at once, so that placement has to
+# count, and what goes beyond is given to the node ahead of time.
 SHAPES: tuple[dict[str, Any], ...] = (
     {"cpus": 0.01, "memory": "1MiB", "disk": "1MiB"},
     {"cpus": 0.02, "memory": "2MiB", "disk": "1MiB"},
