@@ -28,6 +28,7 @@ LOOK_S = 0.5  # between two looks at progress; the end is told at once
 LAST_OUTPUT_S = 5.0  # how long the last output may come after the end
 MOST_STREAMS = 32  # tasks of a tree whose output is followed at once
 PROGRESS_LINE = "headway progress "
+MOST_FAILURES = 20  # named one by one; `headway dead ls` has them all
 WAIT_CHUNK = 500  # ids in one request that waits
 
 
@@ -61,7 +62,7 @@ async def follow_task(following: Following, task_id: str) -> int:
     if terminal.wants_json:
         terminal.json(task)
     elif not terminal.quiet:
-        if task.state == "succeeded" and bytes(task.result) not in (b"", b"null"):
+        if task.state == "succeeded" and _has_result(task):
             print_value(task.result)
         _tell_end(task)
     return work_code(task.state, task.exit_code)
@@ -100,11 +101,25 @@ async def follow_many(following: Following, ids: Sequence[str]) -> int:
             failed += [task for task in answer.done if task.state != "succeeded"]
             pending = [one for one in pending if one not in done]
             board.show(f"{len(done):,} of {len(ids):,} done, {len(failed):,} failed  {following.elapsed:.0f}s")
-    if following.terminal.wants_json:
-        following.terminal.json([done[one] for one in ids])
-    for task in failed[:20]:
-        print(f"headway: {task.name} {task.id} {failure(task)}", file=sys.stderr)
+    _tell_many(following, [done[one] for one in ids], failed)
     return work_code(failed[0].state, failed[0].exit_code) if failed else 0
+
+
+def _tell_many(following: Following, tasks: Sequence[TaskView], failed: Sequence[TaskView]) -> None:
+    """The results on stdout, a line each in the order of the request; what failed on stderr."""
+    if following.terminal.wants_json:
+        following.terminal.json(tasks)
+    elif not following.terminal.quiet:
+        if any(_has_result(task) for task in tasks):
+            for task in tasks:
+                print_value(task.result)
+        for task in failed[:MOST_FAILURES]:
+            print(f"headway: {task.name} {task.id} {failure(task)}", file=sys.stderr)
+        print(f"headway: {len(tasks):,} done, {len(failed):,} failed after {following.elapsed:.1f}s", file=sys.stderr)
+
+
+def _has_result(task: TaskView) -> bool:
+    return bytes(task.result) not in (b"", b"null")
 
 
 async def _looks(server: Server, task_id: str) -> AsyncIterator[TaskView]:
@@ -203,7 +218,7 @@ async def _results(server: Server, tree: TreeView) -> list[Any]:
     top = max((task.level for task in tree.tasks), default=0)
     roots = [task.id for task in tree.tasks if task.level == top and task.state == "succeeded"]
     tasks = [await server.get(task_path(one), TaskView) for one in roots]
-    return [task.result for task in tasks if bytes(task.result) not in (b"", b"null")]
+    return [task.result for task in tasks if _has_result(task)]
 
 
 def _bad(task: TreeTaskView) -> bool:

@@ -172,6 +172,8 @@ def _guarded(name: str, arguments: list[str]) -> int:
         # The reader (head, less) went away: nothing is wrong. Without this, Python complains while it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OK
+    except SystemExit as stop:  # the benchmark reads its own words, and says itself what is wrong with them
+        return Exit.USAGE if stop.code == 2 else int(stop.code or 0)
     except OSError as error:
         complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         return Exit.FAILED
