@@ -19,14 +19,12 @@ from typing import Any
 import msgspec
 import structlog
 
-from headway.api.serve import serve
 from headway.config import Settings
 from headway.embedded import orphans
 from headway.embedded.agent_process import AgentProcess
 from headway.embedded.folder import FolderLock, Users, keep_token, make_folder, write_private
 from headway.embedded.postgres import Postgres
 from headway.errors import ConfigError, HeadwayError, Unavailable
-from headway.store.migrate import migrate
 
 log = structlog.get_logger("headway.up")
 
@@ -66,8 +64,7 @@ class Up:
             check_port(self.settings)
             keep_token(self.folder / "token", "admin")
             agent_token = keep_token(self.folder / "agent-token", "agent")
-            settings = self._with_database(ends)
-            await migrate(settings.database or "")
+            settings = await self._with_database(ends)
             server, url = await self._start_server(settings, ends)
             self.agent = AgentProcess(self.settings, url=url, token=agent_token)
             ends.push_async_callback(self._end_agent)
@@ -79,12 +76,16 @@ class Up:
             (self._tell or self._print)(url)
             await self._watch(server)
 
-    def _with_database(self, ends: contextlib.AsyncExitStack) -> Settings:
+    async def _with_database(self, ends: contextlib.AsyncExitStack) -> Settings:
         if self.settings.database is not None:
             return self.settings
         self.postgres = Postgres(self.folder, lock=self.lock)
         ends.callback(self.postgres.stop)
-        return msgspec.structs.replace(self.settings, database=self.postgres.start())
+        starting = asyncio.create_task(asyncio.to_thread(self.postgres.start))
+        await asyncio.sleep(0)  # let it begin
+        import headway.api.serve  # noqa: F401  0.7 s of imports, while the database starts on another core
+
+        return msgspec.structs.replace(self.settings, database=await starting)
 
     async def _start_server(self, settings: Settings, ends: contextlib.AsyncExitStack) -> tuple[asyncio.Task[None], str]:
         listening, found = asyncio.Event(), list[str]()
@@ -166,6 +167,9 @@ class Up:
 
 
 async def serve_until_cancelled(settings: Settings, ready: Callable[[str], None]) -> None:
+    """The server: brings the database up to date, then listens."""
+    from headway.api.serve import serve
+
     await serve(settings, ready=ready)
 
 
