@@ -169,10 +169,14 @@ def test_nothing_stays_behind_when_a_program_ends_well(server: ScriptedServer, t
     until(lambda: not alive(stray))
 
 
-def test_the_scratch_folder_goes_with_the_attempt(server: ScriptedServer, agent: AgentProcess) -> None:
-    ref = server.run(server.define(command=shell("pwd; touch a; echo 1 > $HEADWAY_CHECKPOINT_DIR/state")))
-    assert not Path(server.text(ref).strip()).exists()
-    assert str(agent.settings.data_dir) in server.text(ref)
+def test_what_an_attempt_leaves_in_its_folder_is_gone_before_the_next(server: ScriptedServer, agent: AgentProcess) -> None:
+    mess = "pwd; touch a; ln -s / b; mkdir c; touch c/d; echo 1 > $HEADWAY_RESULT; touch $HEADWAY_CHECKPOINT_DIR/e"
+    ref = server.run(server.define(command=shell(mess)))
+    assert server.text(ref).startswith(str(agent.settings.data_dir))
+    look = server.define(command=shell("ls -A . $HEADWAY_CHECKPOINT_DIR"))
+    for _ in range(4):
+        seen = server.text(server.run(look)).splitlines()
+        assert [line for line in seen if line and not line.endswith(":")] == ["checkpoint"]
 
 
 @pytest.mark.usefixtures("agent")

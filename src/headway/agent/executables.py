@@ -13,6 +13,7 @@ from headway.agent.loop import Loop
 from headway.agent.output import Capture
 from headway.agent.process import INSTANCE, Process, Spawner, finish, not_started, read_available
 from headway.agent.reports import Outbox
+from headway.agent.scratch import Scratch
 from headway.domain.task import Definition
 from headway.wire.exchange import Finished, Order
 
@@ -23,9 +24,9 @@ LAST_WORDS = 2**21  # read at most this much of a pipe after the end: someone ma
 
 
 class Executables:
-    def __init__(self, loop: Loop, outbox: Outbox, spawner: Spawner, instance: str, max_output: int) -> None:
+    def __init__(self, loop: Loop, outbox: Outbox, spawner: Spawner, scratch: Scratch, instance: str, max_output: int) -> None:
         self._loop, self._outbox, self._spawner = loop, outbox, spawner
-        self._instance, self._max_output = instance, max_output
+        self._scratch, self._instance, self._max_output = scratch, instance, max_output
         self._by_pid: dict[int, Process] = {}
         self._by_task: dict[int, Process] = {}
         self._quiet: set[int] = set()  # paused descriptors
@@ -37,10 +38,10 @@ class Executables:
 
     def spawn(self, order: Order, definition: Definition) -> Finished | None:
         """Start it. What could not be started is finished already."""
-        directory = f"{self._spawner.scratch}/{order.id}-{order.attempt}"
         capture = Capture(order.id, order.attempt, self._max_output)
-        process = Process(order, directory, capture, boottime(), wall_ms())
+        process = Process(order, "", capture, boottime(), wall_ms())
         try:
+            process.dir = self._scratch.take()
             self._spawner.spawn(process, definition)
         except NotStartable as error:
             why = str(error)
@@ -50,7 +51,7 @@ class Executables:
             self._by_pid[process.pid] = self._by_task[order.id] = process
             return None
         process.close()
-        process.remove()
+        self._leave(process)
         return not_started(process, why, wall_ms())
 
     def end(self, task: int, *, force: bool) -> None:
@@ -87,8 +88,12 @@ class Executables:
         process.close()
         cpu_ms = round((usage.ru_utime + usage.ru_stime) * 1000)
         finished = finish(process, status, now, cpu_ms, _peak(usage))
-        process.remove()
+        self._leave(process)
         return finished
+
+    def _leave(self, process: Process) -> None:
+        if process.dir:
+            self._scratch.give_back(process.dir)
 
     # --- output
 
@@ -156,7 +161,7 @@ class Executables:
         for process in self._by_pid.values():
             self._forget_pipes(process)
             process.close()
-            process.remove()
+            self._leave(process)
         self._by_pid.clear()
         self._by_task.clear()
 

@@ -241,8 +241,8 @@ async def _frozen(side: ExchangeSide) -> None:
 async def _forsaken(side: ExchangeSide) -> None:
     """Returns when no server has renewed the lease for long."""
     since = boottime()
-    while boottime() - max(since, side.renewed) < FORSAKEN_S:
-        await asyncio.sleep(max(since, side.renewed) + FORSAKEN_S - boottime())
+    while (left := max(since, side.renewed) + FORSAKEN_S - boottime()) > 0:
+        await asyncio.sleep(left)
     telemetry.log("agent.forsaken", level="warning", seconds=FORSAKEN_S)
 
 

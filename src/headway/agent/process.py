@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import signal
 from collections.abc import Mapping, Sequence
 
@@ -14,6 +13,7 @@ from headway.agent import tree
 from headway.agent.interpreters import NotStartable, command_of
 from headway.agent.output import Capture
 from headway.agent.reports import error_text
+from headway.agent.scratch import CHECKPOINT
 from headway.domain.lifecycle import Outcome
 from headway.domain.task import Definition
 from headway.wire.exchange import ErrorInfo, Finished, Order
@@ -59,27 +59,17 @@ class Process:
                 os.close(fd)
         self.stdout = self.stderr = -1
 
-    def remove(self) -> None:
-        """The scratch folder goes with the attempt; the usual one holds only an empty folder for checkpoints."""
-        try:
-            os.rmdir(f"{self.dir}/checkpoint")
-            os.rmdir(self.dir)
-        except OSError:
-            shutil.rmtree(self.dir, ignore_errors=True)
-
 
 class Spawner:
     """Starts executables. It changes this process' working directory: the supervisor is single-threaded."""
 
-    def __init__(self, scratch: str, base_env: dict[str, str]) -> None:
-        self.scratch, self._base_env = scratch, base_env
+    def __init__(self, base_env: dict[str, str]) -> None:
+        self._base_env = base_env
         self._argv: dict[int, tuple[Definition, list[str]]] = {}  # definition -> what it runs, looked up once
 
     def spawn(self, process: Process, definition: Definition) -> None:
         """Start it, or raise NotStartable."""
         order = process.order
-        os.mkdir(process.dir, 0o700)
-        os.mkdir(f"{process.dir}/checkpoint", 0o700)
         env = self._environment(process, definition)
         workdir = definition.workdir or process.dir
         try:
@@ -123,7 +113,7 @@ class Spawner:
         env["HEADWAY_TASK_ID"] = str(order.id)
         env["HEADWAY_ATTEMPT"] = str(order.attempt)
         env["HEADWAY_RESULT"] = f"{directory}/result"
-        env["HEADWAY_CHECKPOINT_DIR"] = f"{directory}/checkpoint"
+        env["HEADWAY_CHECKPOINT_DIR"] = f"{directory}/{CHECKPOINT}"
         env["HEADWAY_DEADLINE"] = f"{(process.started_ms + definition.cap_ms) / 1000:.3f}"
         if order.traceparent:
             env["TRACEPARENT"] = order.traceparent

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
 import signal
 import socket
 import sys
@@ -47,6 +46,7 @@ from headway.agent.machine import Machine
 from headway.agent.process import INSTANCE, Spawner, clean_environment
 from headway.agent.reports import Outbox
 from headway.agent.runners import Runners
+from headway.agent.scratch import Scratch
 from headway.agent.signals import (
     AskBack,
     DrainAsked,
@@ -88,11 +88,9 @@ class Supervisor:
         self.lease: float | None = None  # CLOCK_BOOTTIME; None: no lease, nothing may run
         self.loop, self.outbox = Loop(), Outbox()
         self.machine = Machine(tuple(setup.capacity), wall_ms=wall_ms, idle_s=terms.runner_idle_s)
-        scratch = os.path.join(setup.work_dir, "scratch")
-        shutil.rmtree(scratch, ignore_errors=True)
-        os.makedirs(scratch, mode=0o700)
+        scratch = Scratch(os.path.join(setup.work_dir, "scratch"))
         env = clean_environment(os.environ, setup.instance)
-        self.executables = Executables(self.loop, self.outbox, Spawner(scratch, env), setup.instance, terms.max_output)
+        self.executables = Executables(self.loop, self.outbox, Spawner(env), scratch, setup.instance, terms.max_output)
         self.runners = Runners(self.loop, self.outbox, terms, env, self.handle)
         self.runners.running_task = self._running_task
         self.quitting = False
