@@ -21,6 +21,7 @@ import msgspec
 
 from headway.bench import bodies
 from headway.bench.ledger import Ledger
+from headway.embedded.privileges import in_child
 from headway.errors import Unavailable
 from headway.wire.http import Http
 
@@ -101,7 +102,12 @@ async def throw_away() -> AsyncIterator[Instance]:
         quiet = ["--log-level", "warning", "-o", "json"]
         spawned = time.monotonic()
         process = await asyncio.create_subprocess_exec(
-            *command, *quiet, stdout=asyncio.subprocess.PIPE, cwd=name, env=_environment(name)
+            *command,
+            *quiet,
+            stdout=asyncio.subprocess.PIPE,
+            cwd=name,
+            env=_environment(name),
+            preexec_fn=in_child(None, signal.SIGTERM),  # a benchmark that is killed leaves nothing running
         )
         try:
             url = await _first_line(process)

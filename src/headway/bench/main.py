@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -43,7 +44,7 @@ SUSTAINED_S = 600.0
 def run(argv: Sequence[str] | None = None) -> int:
     """The command; returns an exit code."""
     options = _options(argv)
-    report = asyncio.run(_measure(options))
+    report = asyncio.run(_until_told(options))
     print(render(report), file=sys.stderr if options.json else sys.stdout)
     if options.json:
         print(msgspec.json.encode(report).decode())
@@ -70,6 +71,16 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     if options.url and not (options.database and options.token):
         raise ConfigError("--url needs --database and --token", hint="final states are counted in SQL")
     return options
+
+
+async def _until_told(options: argparse.Namespace) -> dict[str, Any]:
+    """SIGTERM ends it as Ctrl-C does: the throw-away Headway is ended and its folder removed."""
+    measuring = asyncio.create_task(_measure(options))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, measuring.cancel)
+    try:
+        return await measuring
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 async def _measure(options: argparse.Namespace) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from headway.bench.load import Plan, Sent
 from headway.bench.scenarios import BULK
 from headway.domain.units import size_text
 
-DEEP, SHALLOW = 100_000, 50_000  # the backlog is kept between: deep enough to hide no pause, not a test of depth
+DEEP, SHALLOW = 40_000, 20_000  # the backlog is kept between: deep enough that nobody waits for the generator
 STEP_S = 0.5
 
 
