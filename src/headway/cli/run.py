@@ -97,11 +97,11 @@ async def _submit_and_follow(terminal: Terminal, server: Server, work: Work, kno
     """`known` is told how to cancel the work, and where to speak, as soon as there is something to cancel."""
     from headway.cli.follow import Following, follow_many, follow_task, follow_trees
     from headway.cli.session import task_path, tree_path
-    from headway.cli.submit import send
+    from headway.cli.submit import ids_of, send
     from headway.wire.views import Accepted
 
     answers = await send(server, work)
-    ids = [one for answer in answers for one in ([answer.id] if isinstance(answer, Accepted) else answer.ids)]
+    ids = [one for answer in answers for one in ids_of(answer)]
     trees = [answer.tree for answer in answers if not isinstance(answer, Accepted) and answer.tree]
     following = Following(terminal, server, logs=logs, keep_board=bool(trees))
     paths = [tree_path(one, "cancel") for one in trees] or [task_path(one, "cancel") for one in ids]

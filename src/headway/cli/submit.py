@@ -53,9 +53,22 @@ def submit(terminal: Terminal, spec: dict[str, Any], file: File = None, param: P
     note(work)
 
     async def ask(server: Server) -> None:
-        terminal.accepted(await send(server, work))
+        answers = await send(server, work)
+        ids = [one for answer in answers for one in ids_of(answer)]
+        value = answers[0] if len(answers) == 1 else answers
+        terminal.answer(value, ids=ids, table=lambda: "\n".join(_for_people(answer) for answer in answers))
 
     talk(terminal, ask)
+
+
+def ids_of(answer: Accepted | AcceptedMany) -> list[str]:
+    """The ids of the tasks that were accepted."""
+    return list(answer.ids) if hasattr(answer, "ids") else [answer.id]
+
+
+def _for_people(answer: Accepted | AcceptedMany) -> str:
+    """A tree's own id stands for its tasks: `show`, `wait` and `cancel` take it too."""
+    return getattr(answer, "tree", None) or "\n".join(ids_of(answer))
 
 
 def note(work: Work) -> None:

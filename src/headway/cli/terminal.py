@@ -19,7 +19,6 @@ import typer
 
 if TYPE_CHECKING:
     from headway.config import Settings
-    from headway.wire.views import Accepted, AcceptedMany
 
 
 class Format(StrEnum):
@@ -77,12 +76,6 @@ class Terminal:
 
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
         sys.stdout.flush()
-
-    def accepted(self, answers: Sequence[Accepted | AcceptedMany]) -> None:
-        """The ids of what was submitted: a tree's own id for people, the tasks' for programs."""
-        ids = [one for answer in answers for one in getattr(answer, "ids", None) or [answer.id]]  # type: ignore[union-attr]
-        value = answers[0] if len(answers) == 1 else answers
-        self.answer(value, ids=ids, table=lambda: "\n".join(getattr(one, "tree", None) or "\n".join(ids) for one in answers))
 
     def frame(self, watching: bool) -> None:
         """Begin a new frame of a command that watches: a terminal is cleared, a pipe just gets the next one."""
