@@ -44,9 +44,7 @@ async def judged(dsn: str) -> AsyncIterator[asyncpg.Connection]:
     """A database with room for finished tasks with small ids."""
     async with connected(dsn) as connection:
         await connection.execute(DEFINITION)
-        await connection.execute(
-            "create table headway.old partition of headway.task_history for values from (minvalue) to (1000)"
-        )
+        await connection.execute("create table headway.old partition of headway.task_history for values from (minvalue) to (1000)")
         yield connection
 
 
@@ -58,9 +56,7 @@ async def finish(
 
 async def test_no_figures_without_fsync(dsn: str) -> None:
     async with connected(dsn) as connection:
-        with pytest.raises(
-            ConfigError, match=r"fsync is off, full_page_writes is off|full_page_writes is off, fsync"
-        ) as e:
+        with pytest.raises(ConfigError, match=r"fsync is off, full_page_writes is off|full_page_writes is off, fsync") as e:
             await durability.require(connection)
     assert "synchronous_commit is off" in str(e.value)
 

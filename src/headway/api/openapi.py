@@ -14,7 +14,7 @@ import msgspec
 
 from headway.api.dead import Which
 from headway.api.overview import NewKey, NewTenant
-from headway.api.tasks import Edit, Waited, WaitFor
+from headway.api.tasks import Edit, WaitFor
 from headway.api.trees import TreeSpec
 from headway.domain.task import TaskSpec
 from headway.version import VERSION
@@ -33,6 +33,7 @@ from headway.wire.views import (
     Stats,
     TaskView,
     TreeView,
+    Waited,
 )
 
 

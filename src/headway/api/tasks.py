@@ -21,7 +21,7 @@ from headway.errors import Conflict, InvalidInput, NotFound
 from headway.store.copy import to_datetime
 from headway.store.listing import page
 from headway.store.queries import query
-from headway.wire.views import Accepted, AcceptedMany, AttemptView, LogLine, Page, TaskView
+from headway.wire.views import Accepted, AcceptedMany, AttemptView, LogLine, Page, Waited
 
 _ONE = query("read.one")
 _ATTEMPTS = query("read.attempts")
@@ -35,11 +35,6 @@ class WaitFor(msgspec.Struct, forbid_unknown_fields=True):
 
     ids: list[str | int]
     timeout: float = 30.0
-
-
-class Waited(msgspec.Struct):
-    done: list[TaskView]
-    pending: list[str]
 
 
 class Edit(msgspec.Struct, forbid_unknown_fields=True):

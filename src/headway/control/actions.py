@@ -109,10 +109,14 @@ def edit_definition(old: Definition, changes: dict[str, Any]) -> Definition:
                 hint=f"one of {', '.join(sorted(allowed))}",
             )
     try:
-        merged = msgspec.convert({**msgspec.to_builtins(as_spec(old)), **changes}, TaskSpec)
+        merged = msgspec.convert({**_said(as_spec(old)), **changes}, TaskSpec)
     except msgspec.ValidationError as error:
         raise decode_error(error) from None
     return define(merged)
+
+
+def _said(spec: TaskSpec) -> dict[str, Any]:
+    return {field: msgspec.to_builtins(getattr(spec, field)) for field in TaskSpec.__struct_fields__ if field != "input"}
 
 
 def as_spec(old: Definition) -> TaskSpec:

@@ -81,7 +81,7 @@ class Core:
         self.actions = Actions(database, self.definitions, self.fleet, bus)
         self.waiting = Waiting(database, bus)
         self.timekeeper = Timekeeper(database, self.leader, bus)
-        self.reaper = Reaper(database, self.leader, self.definitions, bus, settings.lost_s)
+        self.reaper = Reaper(database, self.leader, self.definitions, self.fleet, bus, settings.lost_s)
         self.archivist = Archivist(database, self.leader, clock, settings.retention_days)
         self.servers: list[dict[str, Any]] = []
         self.rates = Rates()

@@ -65,7 +65,7 @@ _spec = msgspec.json.Decoder(TaskSpec)
 _many = msgspec.json.Decoder(list[TaskSpec])
 _inputs = msgspec.json.Decoder(_Inputs)
 _content = msgspec.msgpack.Encoder(order="deterministic").encode
-_NOTHING = msgspec.Raw()
+_NOTHING = msgspec.Raw(b"null")
 _SPECS_KEPT = 20_000
 
 
@@ -172,8 +172,8 @@ class Drafts:
     async def over_inputs(self, tenant: int, task: msgspec.Raw, inputs: Sequence[msgspec.Raw]) -> list[Draft]:
         _check_count(len(inputs))
         spec = _decode(_spec, bytes(task))
-        if bytes(spec.input) or spec.idempotency_key is not None:
-            field = "input" if bytes(spec.input) else "idempotency_key"
+        if spec.input != _NOTHING or spec.idempotency_key is not None:
+            field = "input" if spec.input != _NOTHING else "idempotency_key"
             raise InvalidInput(f"task.{field} and inputs exclude each other", field=f"task.{field}", hint="put it into the inputs")
         model = await self.single(tenant, spec, resolve=True)
         drafts = []
@@ -188,7 +188,7 @@ class Drafts:
 def check_input(data: bytes) -> bytes:
     if len(data) > MAX_INPUT:
         raise TooLarge(f"input: {len(data)} bytes are too many", field="input", hint=f"at most {MAX_INPUT}")
-    return data
+    return b"" if data == b"null" else data  # no input and null are the same, and take no room
 
 
 def payload_hash(spec: TaskSpec) -> bytes:

@@ -30,6 +30,7 @@ from headway.wire.exchange import Exchange, Order, Orders, Ref, Register, Regist
 
 RECONCILE_S = 5.0
 LONGEST_POLL_S = 30.0
+_BOOT_OF = query("node.boot_of")
 _REGISTER = query("node.register")
 _LEAVE = query("node.leave")
 _ORDERS = query("task.orders_of")
@@ -68,12 +69,13 @@ class Exchanges:
         effects = Effects()
 
         async def work(connection: Connection) -> int:
-            row = await connection.fetchrow(
-                _REGISTER, asked.name, asked.boot, msgspec.json.encode(asked.capacity).decode(), asked.region, asked.version
-            )
-            if row["old_boot"] not in (None, asked.boot):
-                await lose_tasks(connection, row["id"], asked.name, self.definitions, effects)
-            return int(row["id"])
+            effects.clear()
+            old_boot = await connection.fetchval(_BOOT_OF, asked.name)
+            capacity = msgspec.json.encode(asked.capacity).decode()
+            node: int = await connection.fetchval(_REGISTER, asked.name, asked.boot, capacity, asked.region, asked.version)
+            if old_boot not in (None, asked.boot):
+                await lose_tasks(connection, node, asked.name, self.definitions, effects)
+            return node
 
         node = await self.database.transact(work)
         await self.fleet.refresh()

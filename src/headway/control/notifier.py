@@ -102,9 +102,10 @@ class Notifier:
         )  # fmt: skip
         await self._connection.add_listener(CHANNEL, self._heard)
         self._connection.add_termination_listener(lambda _: self._wake.set())
+        await self._notify({"flags": ["hello"]})
 
     async def _send(self) -> None:
-        message: dict[str, Any] = {"from": self.holder}
+        message: dict[str, Any] = {}
         if self._ready:
             message["ready"] = [[g[0], g[1], k[0].timestamp(), k[1], k[2]] for g, k in self._ready.items()]
         for name, value in (("room", self._room), ("orders", self._orders), ("flags", self._flags)):
@@ -113,9 +114,11 @@ class Notifier:
         if self._cancels:
             message["cancels"] = self._cancels
         self._ready, self._room, self._orders, self._cancels, self._flags = {}, set(), set(), [], set()
-        if len(message) == 1:
-            return
-        text = json.dumps(message)
+        if message:
+            await self._notify(message)
+
+    async def _notify(self, message: dict[str, Any]) -> None:
+        text = json.dumps({"from": self.holder, **message})
         if len(text) > LIMIT:
             text = json.dumps({"from": self.holder, "flags": ["rescan"], "orders": ["all"]})
         await self._connection.execute("select pg_notify($1, $2)", CHANNEL, text)
@@ -137,6 +140,8 @@ class Notifier:
         self._heard_flags(message.get("flags", []))
 
     def _heard_flags(self, flags: list[str]) -> None:
+        if "hello" in flags:  # a server has come: from now on there is somebody to tell
+            self.others, self.exchanges.alone = True, False
         if "rescan" in flags:
             self.planner.rescan()
         if "fleet" in flags:

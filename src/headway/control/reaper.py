@@ -10,6 +10,7 @@ import msgspec
 from headway import telemetry
 from headway.control.bus import Bus
 from headway.control.definitions import Definitions
+from headway.control.fleet import Fleet
 from headway.control.leader import Leader
 from headway.control.record import failures
 from headway.control.settle import Effects, settle, tell
@@ -23,6 +24,7 @@ TICK_S = 0.5
 _SEEN = query("node.seen")
 _LOSE = query("node.lose")
 _HELD = query("task.held_by")
+_STRAGGLERS = query("node.stragglers")
 
 
 @dataclass
@@ -30,6 +32,7 @@ class Reaper:
     database: Database
     leader: Leader
     definitions: Definitions
+    fleet: Fleet
     bus: Bus
     lost_s: float
 
@@ -41,6 +44,8 @@ class Reaper:
         names: list[tuple[str, int]] = []
 
         async def work(connection: Connection) -> None:
+            effects.clear()
+            names.clear()
             await self.leader.fence(connection, "reaper")
             seen = dict(await connection.fetch(_SEEN))
             silent = self.watch.tick(seen, time.monotonic())
@@ -49,10 +54,14 @@ class Reaper:
                     count = await lose_tasks(connection, row["id"], row["name"], self.definitions, effects)
                     names.append((row["name"], count))
 
+            for row in await connection.fetch(_STRAGGLERS):
+                await lose_tasks(connection, row["id"], row["name"], self.definitions, effects)
+
         await self.database.transact(work)
         for name, count in names:
             telemetry.node_lost(name, count)
         if names:
+            await self.fleet.refresh()  # before the planner hears of the tasks: it must not give them back to the lost node
             self.bus.fleet()
         tell(self.bus, effects)
         return TICK_S

@@ -48,6 +48,13 @@ class Effects:
     deferred: bool = False  # a large release goes on in chunks
     scheduled: bool = False  # a retry waits for its time
 
+    def clear(self) -> None:
+        """Before a transaction is tried again."""
+        self.ready.clear()
+        self.freed.clear()
+        self.ended.clear()
+        self.deferred = self.scheduled = False
+
     def free(self, node: int | None, shape: int) -> None:
         if node is not None:
             self.freed[(node, shape)] = self.freed.get((node, shape), 0) + 1

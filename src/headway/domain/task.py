@@ -73,7 +73,7 @@ class TaskSpec(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     args: list[str | int | float] = []
     env: dict[str, str] = {}
     workdir: str | None = None
-    input: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    input: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
     codec: str = "json"
     interpreter: str | None = None
     resources: str | ResourcesSpec = DEFAULT_TIER

@@ -65,9 +65,9 @@ async def page(connection: Connection, wanted: Filter) -> list[Any]:
     if not parts:
         return []
     sql = (
-        "select t.*, p.done, p.total, p.text, n.name as node_name, w.name as tenant_name from ("
+        "select t.*, p.done, p.total, p.text, n.name as node_name, w.name as tenant_name from (select u.* from ("
         + " union all ".join(parts)
-        + f" order by id desc limit {limit}) t join tenant w on w.id = t.tenant "
+        + f") u order by u.id desc limit {limit}) t join tenant w on w.id = t.tenant "
         "left join progress p on p.task = t.id left join node n on n.id = t.node order by t.id desc"
     )
     rows: list[Any] = await connection.fetch(sql, *values)

@@ -1,12 +1,13 @@
+-- name: boot_of
+-- The boot a node had so far, locked. (Not a CTE of `register`: a row changed by its own statement cannot be locked by it.)
+select boot from node where name = $1 for update;
+
 -- name: register
--- An agent announces its machine; the same name is the same node. Returns the boot that was there before.
-with old as (select id, boot, state from node where name = $1 for update), new as (
-    insert into node (name, boot, capacity, region, version) values ($1, $2, $3::jsonb, $4, $5)
-    on conflict (name) do update set boot = excluded.boot, capacity = excluded.capacity, region = excluded.region,
-        version = excluded.version, state = 0, seen_at = clock_timestamp(), registered_at = clock_timestamp()
-    returning id, drain
-)
-select new.id, new.drain, old.boot as old_boot from new left join old on true;
+-- An agent announces its machine; the same name is the same node.
+insert into node (name, boot, capacity, region, version) values ($1, $2, $3::jsonb, $4, $5)
+on conflict (name) do update set boot = excluded.boot, capacity = excluded.capacity, region = excluded.region,
+    version = excluded.version, state = 0, seen_at = clock_timestamp(), registered_at = clock_timestamp()
+returning id;
 
 -- name: heartbeat
 -- Nodes that live. A boot that was declared lost or replaced gets no row back.
@@ -38,3 +39,8 @@ update node set drain = $2 where id = $1 returning id;
 -- Nodes that left or were lost long ago and hold nothing.
 delete from node n where n.state <> 0 and n.seen_at < clock_timestamp() - interval '1 day'
     and not exists (select 1 from task where node = n.id and state in (3, 4, 5));
+
+-- name: stragglers
+-- Nodes that are lost or gone and still answer for tasks: a planner gave them something in the moment they were declared lost.
+select n.id, n.name from node n where n.state <> 0
+    and exists (select 1 from task t where t.node = n.id and t.state in (3, 4, 5) limit 1);

@@ -1,0 +1,161 @@
+"""Submissions become durable rows: keys, edges, bulk, refusals (A1 A2 A4 A5 A6 A8 G4)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headway.domain.lifecycle import State
+from headway.errors import Conflict, CyclicGraph, IdempotencyConflict, InvalidInput, UnsatisfiableResources
+from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
+
+
+async def count(core, table: str = "task") -> int:
+    async with core.database.cold() as connection:
+        return await connection.fetchval(f"select count(*) from {table}")
+
+
+async def test_an_acknowledged_task_is_ready_in_the_database(dsn):
+    async with engine(dsn) as core:
+        receipt = await submit(core, function(input={"x": 1}, name="first", labels={"team": "a"}))
+        async with core.database.cold() as connection:
+            row = await connection.fetchrow("select * from task where id = $1", receipt.ids[0])
+        assert (row["state"], row["name"], row["input"], row["tenant"]) == (State.READY, "first", b'{"x":1}', 1)
+        assert row["start_by"] > row["eligible_at"]
+
+
+async def test_tasks_of_one_definition_share_a_row(dsn):
+    async with engine(dsn) as core:
+        await submit(core, *[function(input=i, name=f"n{i}") for i in range(50)])
+        assert await count(core) == 50
+        assert await count(core, "definition") == 1
+        assert await count(core, "shape") == 1
+
+
+async def test_many_single_submits_are_committed_together_and_get_different_ids(dsn):
+    async with engine(dsn) as core:
+        await submit(core, function())  # the definition is known from here on
+        receipts = await asyncio.gather(*(submit(core, function(input=i)) for i in range(300)))
+        ids = [r.ids[0] for r in receipts]
+        assert len(set(ids)) == 300 == await count(core) - 1
+        async with core.database.cold() as connection:
+            transactions = await connection.fetchval("select count(distinct xmin::text) from task")
+        assert transactions < 30
+
+
+async def test_the_same_key_gives_the_first_task_back(dsn):
+    async with engine(dsn) as core:
+        first = await submit(core, function(idempotency_key="k", input=1))
+        again = await submit(core, function(idempotency_key="k", input=1))
+        assert again.ids == first.ids
+        assert (first.created, again.created) == ([True], [False])
+        assert await count(core) == 1
+
+
+async def test_the_same_key_with_another_payload_is_a_conflict_and_stores_nothing(dsn):
+    async with engine(dsn) as core:
+        await submit(core, function(idempotency_key="k", input=1))
+        with pytest.raises(IdempotencyConflict):
+            await submit(core, function(idempotency_key="other"), function(idempotency_key="k", input=2))
+        assert await count(core) == 1
+        assert await count(core, "idempotency_key") == 1
+
+
+async def test_a_key_used_by_many_at_the_same_time_makes_one_task(dsn):
+    async with engine(dsn) as core, engine(dsn, holder="other") as other:
+        receipts = await asyncio.gather(*(submit(c, function(idempotency_key="k")) for c in (core, other) * 20))
+        assert len({r.ids[0] for r in receipts}) == 1
+        assert sum(r.created[0] for r in receipts) == 1
+
+
+async def test_keys_of_two_tenants_do_not_meet(dsn):
+    async with engine(dsn) as core:
+        tenant, _ = await core.access.add_tenant("second")
+        a = await submit(core, function(idempotency_key="k", input=1))
+        b = await submit(core, function(idempotency_key="k", input=2), tenant=tenant)
+        assert a.ids != b.ids
+
+
+async def test_a_bulk_with_one_bad_task_stores_nothing_and_says_which(dsn):
+    async with engine(dsn) as core:
+        with pytest.raises(InvalidInput, match="task 1: attempts: 0 is out of range"):
+            await submit(core, function(), function(attempts=0))
+        assert await count(core) == 0
+
+
+async def test_a_task_waits_for_tasks_of_the_same_request_by_name(dsn):
+    async with engine(dsn) as core:
+        receipt = await submit(core, function(name="a"), function(name="b", after=["a"]), function(name="c", after=["a", "b"]))
+        a, b, c = receipt.ids
+        async with core.database.cold() as connection:
+            blocked = dict(await connection.fetch("select id, blocked_on from task"))
+            edges = {(r["upstream"], r["downstream"]) for r in await connection.fetch("select * from edge")}
+        assert blocked == {a: 0, b: 1, c: 2}
+        assert edges == {(a, b), (a, c), (b, c)}
+
+
+async def test_a_cycle_is_refused_and_printed(dsn):
+    async with engine(dsn) as core:
+        with pytest.raises(CyclicGraph) as error:
+            await submit(core, function(name="a", after=["b"]), function(name="b", after=["a"]))
+        assert set(error.value.extra["cycle"]) == {"a", "b"}
+        assert await count(core) == 0
+
+
+async def test_waiting_for_an_unknown_task_is_refused(dsn):
+    async with engine(dsn) as core:
+        with pytest.raises(InvalidInput, match="there is no task 12345"):
+            await submit(core, function(after=["12345"]))
+
+
+async def test_waiting_for_another_tenants_task_is_refused(dsn):
+    async with engine(dsn) as core:
+        tenant, _ = await core.access.add_tenant("second")
+        foreign = (await submit(core, function())).ids[0]
+        with pytest.raises(InvalidInput, match="there is no task"):
+            await submit(core, function(after=[str(foreign)]), tenant=tenant)
+
+
+async def test_waiting_for_a_task_that_succeeded_already_starts_at_once(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        first = (await submit(core, function())).ids[0]
+        await agent.succeed(*await agent.orders())
+        second = (await submit(core, function(after=[first]))).ids[0]
+        assert await state_of(core, second) in (State.READY, State.LEASED)
+
+
+async def test_waiting_for_a_task_that_failed_is_refused_unless_it_wants_that(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        first = (await submit(core, function())).ids[0]
+        await agent.fail((await agent.orders())[0])
+        with pytest.raises(Conflict, match="has failed"):
+            await submit(core, function(after=[first]))
+        cleanup = (await submit(core, function(after=[{"task": first, "when": "failed"}]))).ids[0]
+        assert await state_of(core, cleanup) in (State.READY, State.LEASED)
+
+
+async def test_what_no_node_could_ever_run_is_refused(dsn):
+    async with engine(dsn) as core:
+        await submit(core, function(resources={"cpus": 64}))  # nobody has joined yet: not judged
+        await ScriptedAgent(core, cpus=2).join()
+        with pytest.raises(UnsatisfiableResources, match="64 cpus"):
+            await submit(core, function(resources={"cpus": 64}))
+        with pytest.raises(UnsatisfiableResources, match="gpu=a100"):
+            await submit(core, function(resources={"labels": {"gpu": "a100"}}))
+
+
+async def test_a_later_time_makes_it_scheduled(dsn):
+    async with engine(dsn) as core:
+        later = (await submit(core, function(at="2099-01-01T00:00:00Z"))).ids[0]
+        assert await state_of(core, later) == State.SCHEDULED
+
+
+async def test_ids_rise_and_are_never_given_twice_though_a_server_is_replaced(dsn):
+    seen: list[int] = []
+    for _ in range(4):
+        async with engine(dsn) as core:
+            seen += (await submit(core, *[function()] * 50)).ids
+    assert seen == sorted(set(seen))

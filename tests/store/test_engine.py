@@ -1,0 +1,364 @@
+"""The life of a task through planner, reports, retries, dead letters, loss of nodes (E1 F1 F2 F3 F4 G2 I1 I2)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headway.control.leader import Leader
+from headway.domain.lifecycle import Outcome, State
+from headway.errors import StaleEpoch
+from headway.store.queries import query
+from tests.support.engine import ScriptedAgent, done, engine, eventually, function, state_of, submit
+
+
+async def test_a_task_is_leased_run_and_finished_once(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        task = (await submit(core, function(input=[1]))).ids[0]
+        order = (await agent.orders())[0]
+        assert (order.id, order.attempt, order.input) == (task, 1, b"[1]")
+        assert await state_of(core, task) == State.LEASED
+        await agent.start(order)
+        assert await state_of(core, task) == State.RUNNING
+        await agent.succeed(order, result=b"42")
+        assert await state_of(core, task) == State.SUCCEEDED
+        async with core.database.cold() as connection:
+            rows = await connection.fetch("select result, outcome from task_history where id = $1", task)
+        assert [tuple(r) for r in rows] == [(b"42", Outcome.SUCCEEDED)]
+
+
+async def test_a_repeated_finish_changes_nothing(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        task = (await submit(core, function())).ids[0]
+        order = (await agent.orders())[0]
+        await agent.succeed(order, result=b"1")
+        await agent.succeed(order, result=b"2")
+        await agent.fail(order)
+        async with core.database.cold() as connection:
+            assert await connection.fetchval("select result from task_history where id = $1", task) == b"1"
+            assert await connection.fetchval("select count(*) from dead_letter") == 0
+
+
+async def test_a_report_of_an_older_attempt_changes_nothing(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        task = (await submit(core, function(attempts=2, retry={"interval": 0}))).ids[0]
+        first = (await agent.orders())[0]
+        await agent.fail(first)
+        second = (await agent.orders())[0]
+        assert (first.attempt, second.attempt) == (1, 2)
+        await agent.succeed(first, result=b"late")
+        assert await state_of(core, task) == State.LEASED
+        await agent.succeed(second, result=b"2")
+        async with core.database.cold() as connection:
+            assert await connection.fetchval("select result from task_history where id = $1", task) == b"2"
+
+
+async def test_a_report_of_another_node_changes_nothing(dsn):
+    async with engine(dsn) as core:
+        owner = await ScriptedAgent(core, "owner").join()
+        task = (await submit(core, function())).ids[0]
+        order = (await owner.orders())[0]
+        thief = await ScriptedAgent(core, "thief").join()
+        await thief.succeed(order)
+        assert await state_of(core, task) == State.LEASED
+
+
+async def test_an_order_is_repeated_until_it_is_acknowledged(dsn, monkeypatch):
+    monkeypatch.setattr("headway.control.sessions.REPEAT_S", 0.05)
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        await submit(core, function())
+        first = (await agent.say(wait_s=5)).orders
+        again = (await agent.say(wait_s=5)).orders
+        assert [o.id for o in first] == [o.id for o in again]
+        reply = await agent.say(received=[(first[0].id, first[0].attempt)])
+        assert reply.orders == []
+
+
+async def test_another_server_sends_the_orders_a_dead_server_planned(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        task = (await submit(core, function())).ids[0]
+        await eventually(lambda: _is(core, task, State.LEASED))
+        async with engine(dsn, holder="second") as other:
+            agent.core = other
+            orders = (await agent.say(wait_s=5)).orders
+            assert [o.id for o in orders] == [task]
+
+
+async def _is(core, task: int, state: State) -> bool:
+    return await state_of(core, task) == state
+
+
+async def test_the_earliest_start_by_goes_first_then_the_shorter_cap(dsn):
+    async with engine(dsn) as core:
+        later = function(name="later", delay_tolerance=300)
+        sooner = function(name="sooner", delay_tolerance=1)
+        receipt = await submit(
+            core, later, sooner, resources_of_one_cpu(name="long", cap=100), resources_of_one_cpu(name="short", cap=5)
+        )
+        agent = await ScriptedAgent(core, cpus=0.5).join()
+        names = []
+        for _ in range(2):
+            order = (await agent.orders())[0]
+            names.append(order.name)
+            await agent.succeed(order)
+        assert names == ["sooner", "later"]
+        big = await ScriptedAgent(core, "big", cpus=1).join()
+        order = (await big.orders())[0]
+        assert order.name == "short"
+        assert len(receipt.ids) == 4
+
+
+def resources_of_one_cpu(*, name: str, cap: float) -> dict:
+    return function(name=name, resources="regular", execution_cap=cap, delay_tolerance=0)
+
+
+async def test_a_node_is_never_given_more_than_fits(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core, cpus=2).join()
+        await submit(core, *[function(resources="regular")] * 10)
+        orders = await agent.orders(2)
+        await asyncio.wait_for(core.planner.run_once(), 5)
+        assert len(orders) == 2
+        assert (await agent.say()).orders == []
+
+
+async def test_a_task_goes_to_the_node_that_has_the_label(dsn):
+    async with engine(dsn) as core:
+        plain = await ScriptedAgent(core, "plain").join()
+        gpu = await ScriptedAgent(core, "gpu", labels={"gpu": "a100"}).join()
+        wanted = (await submit(core, function(resources={"labels": {"gpu": "a100"}}))).ids[0]
+        ordinary = (await submit(core, function())).ids[0]
+        assert [o.id for o in await gpu.orders()] == [wanted]
+        assert [o.id for o in await plain.orders()] == [ordinary]
+
+
+async def test_a_failure_is_retried_after_its_interval_and_then_becomes_a_dead_letter(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        task = (await submit(core, function(attempts=2, retry={"interval": 0.05, "jitter": 0}))).ids[0]
+        await agent.fail((await agent.orders())[0], message="first")
+        await agent.fail((await agent.orders())[0], message="second")
+        async with core.database.cold() as connection:
+            dead = await connection.fetchrow("select state, attempt, failures, error from dead_letter where id = $1", task)
+            earlier = await connection.fetchrow("select attempt, outcome, error from attempt where task = $1", task)
+        assert (dead["state"], dead["attempt"], dead["failures"]) == (State.FAILED, 2, 2)
+        assert "second" in dead["error"]
+        assert (earlier["attempt"], earlier["outcome"]) == (1, Outcome.ERROR)
+        assert "first" in earlier["error"]
+
+
+async def test_requeues_use_no_attempt(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        task = (await submit(core, function(retry={"interval": 0}))).ids[0]
+        for outcome in (Outcome.REQUEUED, Outcome.PRE_EMPTED, Outcome.TRY_LATER):
+            await agent.fail((await agent.orders())[0], outcome)
+        await agent.succeed((await agent.orders())[0])
+        assert await state_of(core, task) == State.SUCCEEDED
+
+
+async def test_what_was_not_begun_comes_back_without_using_an_attempt(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        task = (await submit(core, function())).ids[0]
+        order = (await agent.orders())[0]
+        await agent.say(returned=[(order.id, order.attempt)])
+        again = (await agent.orders())[0]
+        assert (again.id, again.attempt) == (task, 2)
+        await agent.succeed(again)
+        async with core.database.cold() as connection:
+            assert await connection.fetchval("select failures from task_history where id = $1", task) == 0
+
+
+async def test_a_silent_node_is_lost_and_its_task_runs_elsewhere(dsn):
+    async with engine(dsn, lost_s=0.6, fence_s=0.3, heartbeat_s=0.1) as core:
+        silent = await ScriptedAgent(core, "silent").join()
+        task = (await submit(core, function())).ids[0]
+        order = (await silent.orders())[0]
+        await silent.start(order)
+        await eventually(lambda: _is(core, task, State.READY))
+        assert (await silent.say(heartbeat=True)).lost
+        other = await ScriptedAgent(core, "other").join()
+        again = (await other.orders())[0]
+        assert (again.id, again.attempt) == (task, 2)
+        await silent.succeed(order)
+        assert await state_of(core, task) == State.LEASED
+        await other.succeed(again)
+        async with core.database.cold() as connection:
+            row = await connection.fetchrow("select failures, node_losses from task_history where id = $1", task)
+        assert tuple(row) == (0, 1)
+
+
+async def test_a_node_that_sends_heartbeats_is_not_lost(dsn):
+    async with engine(dsn, lost_s=0.6, fence_s=0.3, heartbeat_s=0.1) as core:
+        agent = await ScriptedAgent(core).join()
+        task = (await submit(core, function())).ids[0]
+        order = (await agent.orders())[0]
+        for _ in range(12):
+            reply = await agent.say(heartbeat=True, held=[(order.id, order.attempt)], wait_s=0.1)
+            assert reply.renewed
+            assert not reply.lost
+        assert await state_of(core, task) == State.LEASED
+
+
+async def test_too_many_losses_make_a_dead_letter(dsn):
+    async with engine(dsn) as core:
+        task = (await submit(core, function(retry={"node_losses": 1}))).ids[0]
+        for _ in range(2):
+            agent = await ScriptedAgent(core).join()  # a new boot of the same node: what the old one held is lost
+            await agent.start(*await agent.orders())
+        await ScriptedAgent(core).join()
+        assert await state_of(core, task) == State.FAILED
+
+
+async def test_a_held_attempt_that_nobody_knows_is_cancelled(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        reply = await agent.say(heartbeat=True, held=[(12345, 1)])
+        reply = reply if reply.cancels else await agent.say(wait_s=2)
+        assert [(c.id, c.attempt) for c in reply.cancels] == [(12345, 1)]
+
+
+async def test_cancelling_a_waiting_task_ends_it_and_skips_what_waits_for_it(dsn):
+    async with engine(dsn) as core:
+        anyway = function(name="c", after=[{"task": "a", "when": "done"}])
+        receipt = await submit(core, function(name="a"), function(name="b", after=["a"]), anyway)
+        await core.actions.cancel([receipt.ids[0]])
+        states = [await state_of(core, task) for task in receipt.ids]
+        assert states == [State.CANCELLED, State.SKIPPED, State.READY]
+
+
+async def test_cancelling_a_running_task_tells_its_node_and_ends_with_its_report(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        task = (await submit(core, function(attempts=5))).ids[0]
+        order = (await agent.orders())[0]
+        await core.actions.cancel([task])
+        reply = await agent.say(wait_s=5)
+        assert [(c.id, c.attempt) for c in reply.cancels] == [(task, 1)]
+        await agent.fail(order, Outcome.CANCELLED)
+        assert await state_of(core, task) == State.CANCELLED
+
+
+async def test_the_end_of_the_last_dependency_releases_its_dependants(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core, cpus=1).join()
+        receipt = await submit(core, function(name="a"), function(name="b"), function(name="c", after=["a", "b"]))
+        orders = await agent.orders(2)
+        await agent.succeed(orders[0])
+        assert await state_of(core, receipt.ids[2]) == State.BLOCKED
+        await agent.succeed(orders[0])  # a repeat must not count twice
+        assert await state_of(core, receipt.ids[2]) == State.BLOCKED
+        await agent.succeed(orders[1])
+        assert [o.id for o in await agent.orders()] == [receipt.ids[2]]
+
+
+async def test_a_failure_skips_what_depends_on_it_all_the_way_down(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        receipt = await submit(
+            core,
+            function(name="a"),
+            function(name="b", after=["a"]),
+            function(name="c", after=["b"]),
+            function(name="anyway", after=[{"task": "b", "when": "done"}]),
+            function(name="rescue", after=[{"task": "a", "when": "failed"}]),
+        )
+        await agent.fail((await agent.orders())[0])
+        states = [await state_of(core, task) for task in receipt.ids[:3]]
+        assert states == [State.FAILED, State.SKIPPED, State.SKIPPED]
+        assert {o.name for o in await agent.orders(2)} == {"anyway", "rescue"}
+
+
+async def test_a_release_of_very_many_dependants_goes_on_in_chunks(dsn, monkeypatch):
+    monkeypatch.setattr("headway.control.settle.MANY", 50)
+    monkeypatch.setattr("headway.control.settle.CHUNK", 20)
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core, cpus=0.5).join()
+        receipt = await submit(core, function(name="root"), *[function(after=["root"]) for _ in range(130)])
+        await agent.succeed(*await agent.orders())
+
+        async def all_released() -> bool:
+            async with core.database.cold() as connection:
+                left = await connection.fetchval("select count(*) from task where state = 0")
+                return left == 0 and await connection.fetchval("select count(*) from pending_release") == 0
+
+        await eventually(all_released)
+        assert len(receipt.ids) == 131
+
+
+async def test_a_dead_letter_can_be_edited_and_sent_again(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        task = (await submit(core, function(input=1))).ids[0]
+        await agent.fail((await agent.orders())[0])
+        assert await core.actions.revive([task], None, {"input": 2, "attempts": 3, "execution_cap": "5s"}) == [task]
+        order = (await agent.orders())[0]
+        assert (order.id, order.attempt, order.input) == (task, 2, b"2")
+        interned = (await core.definitions.load([order.definition]))[order.definition]
+        assert (interned.definition.attempts, interned.definition.cap_ms) == (3, 5000)
+        await agent.succeed(order)
+        assert await state_of(core, task) == State.SUCCEEDED
+
+
+async def test_purged_dead_letters_keep_one_final_row(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        task = (await submit(core, function())).ids[0]
+        await agent.fail((await agent.orders())[0])
+        assert await core.actions.purge([task], None) == [task]
+        assert await state_of(core, task) == State.CANCELLED
+
+
+async def test_a_deposed_leader_writes_nothing(dsn):
+    async with engine(dsn) as core:
+        await ScriptedAgent(core).join()
+        old = core.leader.epoch("planner")
+        async with core.database.cold() as connection:
+            await connection.execute("update duty set expires_at = '-infinity'")
+            usurper = Leader(core.database, "usurper", 10)
+            assert "planner" in await usurper.renew()
+            task = (await submit(core, function())).ids[0]
+            rows = await connection.fetch(query("task.lease"), [task], [1], old)
+            assert rows == []
+        core.leader.epochs["timekeeper"] = old
+        with pytest.raises(StaleEpoch):
+            await core.database.transact(lambda c: core.leader.fence(c, "timekeeper"))
+
+
+async def test_a_takeover_waits_for_a_write_of_the_old_epoch_that_is_under_way(dsn):
+    async with engine(dsn) as core, core.database.cold() as first, core.database.cold() as second:
+        transaction = first.transaction()
+        await transaction.start()
+        assert await first.fetchval(query("duty.fence"), "planner", core.leader.epoch("planner")) == 1
+        takeover = asyncio.ensure_future(second.execute("update duty set epoch = epoch + 1 where name = 'planner'"))
+        done_early, _ = await asyncio.wait({takeover}, timeout=0.2)
+        assert not done_early
+        await transaction.commit()
+        await takeover
+
+
+async def test_two_servers_finish_and_release_the_same_rows_without_a_deadlock(dsn):
+    async with engine(dsn) as one, engine(dsn, holder="two") as two:
+        agents = [await ScriptedAgent(c, f"n{i}", cpus=20).join() for i, c in enumerate((one, two))]
+        ups = [function(name=f"u{i}") for i in range(40)]
+        downs = [function(after=[f"u{i}" for i in range(40)]) for _ in range(60)]
+        receipt = await submit(one, *ups, *downs)
+        got: dict[int, list] = {0: [], 1: []}
+
+        async def work(i: int) -> None:
+            while len(got[0]) + len(got[1]) < 100:
+                reply = await agents[i].say(wait_s=0.2, heartbeat=True)
+                got[i] += reply.orders
+                await agents[i].say(received=[(o.id, o.attempt) for o in reply.orders], finished=[done(o) for o in reply.orders])
+
+        async with asyncio.timeout(30):
+            await asyncio.gather(work(0), work(1))
+        states = [await state_of(one, task) for task in receipt.ids]
+        assert set(states) == {State.SUCCEEDED}

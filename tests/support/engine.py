@@ -1,0 +1,103 @@
+"""A real server core on a test's own database, and a scripted agent that talks to it like a real one, without HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from headway.config import Settings
+from headway.control.admission import Receipt
+from headway.control.core import Core
+from headway.domain.lifecycle import Outcome
+from headway.domain.resources import GIB, Capacity
+from headway.wire import PROTOCOL
+from headway.wire.exchange import ErrorInfo, Exchange, Finished, Order, Orders, Register, Started
+
+
+@asynccontextmanager
+async def engine(dsn: str, *, holder: str = "test", **settings: Any) -> AsyncIterator[Core]:
+    """A started core; stopped, with its duties handed on, at the end."""
+    core = Core(Settings(database=dsn, data_dir="unused", **settings), dsn, holder)
+    await core.start()
+    try:
+        yield core
+    finally:
+        await core.stop()
+
+
+async def submit(core: Core, *specs: dict[str, Any], tenant: int = 1, tree: str | None = None) -> Receipt:
+    """Store specs as a client's request would."""
+    body = msgspec.json.encode(list(specs))
+    drafts, _ = await core.drafts.read(tenant, body, ndjson=False, key=None)
+    return await core.admission.submit(tenant, drafts, tree=tree)
+
+
+def function(**fields: Any) -> dict[str, Any]:
+    return {"function": "tests.none:nothing", **fields}
+
+
+class ScriptedAgent:
+    """One boot of one node, driven by the test."""
+
+    _boots = itertools.count(1)
+
+    def __init__(self, core: Core, name: str = "node-1", *, cpus: float = 2.0, labels: dict[str, str] | None = None) -> None:
+        self.core = core
+        self.name = name
+        self.boot = f"boot-{next(self._boots)}"
+        self.capacity = Capacity(round(cpus * 1000), 16 * GIB, 100 * GIB, labels=labels or {})
+        self.id = 0
+        self.sequence = 0
+
+    async def join(self) -> ScriptedAgent:
+        self.id = (await self.core.exchanges.register(Register(self.name, self.boot, self.capacity, PROTOCOL, "test"))).id
+        return self
+
+    async def say(self, **fields: Any) -> Orders:
+        self.sequence += 1
+        return await self.core.exchanges.exchange(self.id, Exchange(self.boot, self.sequence, **fields))
+
+    async def orders(self, count: int = 1, *, seconds: float = 10.0) -> list[Order]:
+        """Poll, acknowledging what came, until `count` orders arrived."""
+        got: list[Order] = []
+        received: list[tuple[int, int]] = []
+        async with asyncio.timeout(seconds):
+            while len(got) < count:
+                reply = await self.say(wait_s=2.0, received=received)
+                received = [(order.id, order.attempt) for order in reply.orders]
+                got += reply.orders
+        await self.say(received=received)
+        return got
+
+    async def succeed(self, *orders: Order, result: bytes | None = None) -> Orders:
+        return await self.say(finished=[done(order, result=result) for order in orders])
+
+    async def fail(self, order: Order, outcome: Outcome = Outcome.ERROR, message: str = "boom") -> Orders:
+        error = msgspec.json.encode(ErrorInfo("ValueError", message)).decode()
+        return await self.say(finished=[done(order, outcome=outcome, error=error, exit_code=1)])
+
+    async def start(self, *orders: Order) -> Orders:
+        return await self.say(started=[Started(order.id, order.attempt, 1) for order in orders])
+
+
+def done(order: Order, *, outcome: Outcome = Outcome.SUCCEEDED, **fields: Any) -> Finished:
+    return Finished(order.id, order.attempt, outcome, started_ms=1, ended_ms=2, **fields)
+
+
+async def state_of(core: Core, task: int) -> int | None:
+    async with core.database.cold() as connection:
+        state: int | None = await connection.fetchval("select state from task_anywhere where id = $1", task)
+    return state
+
+
+async def eventually(check: Any, *, seconds: float = 10.0) -> Any:
+    """Wait until an async check gives something true."""
+    async with asyncio.timeout(seconds):
+        while not (value := await check()):
+            await asyncio.sleep(0.01)
+    return value
