@@ -158,7 +158,7 @@ def check_journal(runs: Iterable[Run]) -> list[Violation]:
             if run.begin <= last.end:
                 found.append(Violation("overlap", str(task), f"{last} and {run}"))
             if run.attempt in seen:
-                found.append(Violation("run twice", str(task), f"{run} was run before"))
+                found.append(Violation("run twice", str(task), f"{run} was run before: {', '.join(map(str, its))}"))
             elif run.attempt < last.attempt:
                 found.append(Violation("fence", str(task), f"{run} began after {last}"))
             seen.add(run.attempt)
