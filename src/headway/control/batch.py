@@ -75,6 +75,7 @@ class Batch:
         for request in requests:
             request.tree = next(supply) if request.tree_name else None
             request.ids = [next(supply) for _ in request.drafts]
+            request.created = [True] * len(request.drafts)
 
     def reset(self) -> None:
         """Before every try: a deadlock makes PostgreSQL run the batch again."""
