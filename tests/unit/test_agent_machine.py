@@ -129,6 +129,8 @@ class Promises(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.machine = new_machine()
+        self.machine.handle(arrived())
+        self.machine.recipes[3].estimate.learn(0.0001)  # known to be short, so that it goes out in batches
         self.now = 0.0
         self.next_id = 0
         self.accepted: set[tuple[int, int]] = set()

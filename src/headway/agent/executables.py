@@ -11,7 +11,7 @@ from headway.agent.clock import boottime, wall_ms
 from headway.agent.interpreters import NotStartable
 from headway.agent.loop import Loop
 from headway.agent.output import Capture
-from headway.agent.process import INSTANCE, Process, Spawner, finish, not_started, read_available
+from headway.agent.process import INSTANCE, READ, Process, Spawner, finish, not_started, read_available
 from headway.agent.reports import Outbox
 from headway.agent.scratch import Scratch
 from headway.domain.task import Definition
@@ -30,7 +30,8 @@ class Executables:
         self._by_pid: dict[int, Process] = {}
         self._by_task: dict[int, Process] = {}
         self._quiet: set[int] = set()  # paused descriptors
-        self._me = os.getpid()
+        me = os.getpid()
+        self._children = os.open(f"/proc/{me}/task/{me}/children", os.O_RDONLY | os.O_CLOEXEC)
 
     @property
     def pids(self) -> list[int]:
@@ -138,7 +139,8 @@ class Executables:
 
     def _kill_strays(self, known: set[int]) -> None:
         """Children we never started are orphans of tasks, come to us because we are the subreaper. Those of ended tasks die."""
-        strays = [pid for pid in tree.children(self._me) if pid not in self._by_pid and pid not in known]
+        children = map(int, os.pread(self._children, READ, 0).split())  # kept open: a third of the cost of opening it
+        strays = [pid for pid in children if pid not in self._by_pid and pid not in known]
         for pid in strays:
             if self._is_leftover(pid):
                 tree.kill([pid], None)

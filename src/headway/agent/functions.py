@@ -39,11 +39,14 @@ _loop: asyncio.AbstractEventLoop | None = None
 class Function:
     """A function ready to be called."""
 
-    __slots__ = ("call", "file", "main", "pickled")
+    __slots__ = ("call", "cap_s", "env", "file", "main", "pickled", "workdir")
 
     def __init__(self, name: str, codec: str) -> None:
         where, _, qualname = name.partition(":")
         self.pickled = codec == "pickle"
+        self.env: dict[str, str] = {}
+        self.workdir = ""
+        self.cap_s = 0.0
         self.file = where if where.endswith(".py") and os.path.isabs(where) else None
         module = load_file(where) if self.file else load_module(where)
         self.main = module if self.file else None  # pickles of a script's classes name __main__

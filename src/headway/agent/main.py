@@ -241,9 +241,12 @@ async def _frozen(side: ExchangeSide) -> None:
 async def _forsaken(side: ExchangeSide) -> None:
     """Returns when no server has renewed the lease for long."""
     since = boottime()
-    while (left := max(since, side.renewed) + FORSAKEN_S - boottime()) > 0:
+    while True:
+        left = max(since, side.renewed) + FORSAKEN_S - boottime()
+        if left <= 0:
+            telemetry.log("agent.forsaken", level="warning", seconds=FORSAKEN_S)
+            return
         await asyncio.sleep(left)
-    telemetry.log("agent.forsaken", level="warning", seconds=FORSAKEN_S)
 
 
 def _failed(error: BaseException | None) -> int:

@@ -44,7 +44,13 @@ SAY_NS = 50_000_000
 TRACE = 64 * 1024  # bytes of a traceback that are kept
 RESULT_LIMIT = 4 * 2**20
 GROWTH_EVERY = 256  # flushes between looks at the memory
+_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _decode = msgspec.msgpack.Decoder().decode
+
+
+def _now() -> int:
+    """CLOCK_BOOTTIME in ns."""
+    return time.clock_gettime_ns(_BOOTTIME)
 
 
 class Interrupted(BaseException):
@@ -67,7 +73,10 @@ class Runner:
         self.first_rss = 0
         self.flushes = 0
         self.tired = False
-        self.flushed_at = time.monotonic_ns()
+        self.flushed_at = self.last_end = _now()
+        self.wall_offset = time.time_ns() - _now()
+        self.imported_ns = 0  # of the running call: not part of what the function takes
+        self.cpu_before = 0.0
         self.sending = threading.Lock()
         self.wake: SimpleQueue[bool] = SimpleQueue()  # True: there is work; False: stop
         self.context = context.Current(0, 0, None, self.progress)
@@ -107,6 +116,8 @@ class Runner:
     def serve(self) -> None:
         self.send(["ready"])
         while self.wake.get():
+            self.last_end = _now()
+            self.wall_offset = time.time_ns() - self.last_end
             for function in list(self.functions):
                 self.refresh(function)
             while self.todo:
@@ -125,12 +136,12 @@ class Runner:
             del self.functions[definition]
 
     def run(self, order: list[Any]) -> None:
-        """One call. The row it leaves is a wire Finished."""
+        """One call. The row it leaves is a wire Finished. It begins when the last one ended: one look at the clock each."""
         task, attempt, definition, data = order[:4]
         self.begun += 1
+        begin = self.last_end
         shared = self.shared
-        start_wall = time.time_ns() // 1_000_000
-        shared[1] = time.clock_gettime_ns(_BOOTTIME)
+        shared[1] = begin
         shared[0] = self.begun
         self.current = (task, attempt)
         current = self.context
@@ -138,60 +149,59 @@ class Runner:
         function = self.functions.get(definition)
         if function is None:
             function = self.find(definition)
-        begin = time.monotonic_ns()
-        if isinstance(function, NotFound):
-            row: tuple[Any, ...] = self.failed(order, Outcome.NOT_STARTABLE, start_wall, function)
+            self.imported_ns = _now() - begin
+        started_ms = (begin + self.wall_offset) // 1_000_000
+        if isinstance(function, Function):
+            current.deadline = started_ms / 1000 + function.cap_s
+            row = self.call(function, task, attempt, data, started_ms)
         else:
-            current.deadline = start_wall / 1000 + self.definitions[definition][4] / 1000
-            row = self.call(function, order, data, start_wall)
-        end = self.last_end = time.monotonic_ns()
-        self.last_ns = end - begin
-        self.busy_ns += self.last_ns
+            row = self.failed(task, attempt, Outcome.NOT_STARTABLE, started_ms, function)
         if self.spawned:
             self.clear_processes()
         if _stdout.pending or _stderr.pending:
             _stdout.ship()
             _stderr.ship()
-        if self.last_ns > LONG_NS and len(row) == 6:
+        end = self.last_end = _now()
+        spent = self.last_ns = end - begin - self.imported_ns
+        self.busy_ns += spent
+        self.imported_ns = 0
+        if spent > LONG_NS and len(row) == 6:
             row = (*row, None, None, self.cpu_ms(), _max_memory())
         self.done.append(row)
 
-    last_end = 0
-    cpu_before = 0.0
-
-    def call(self, function: Function, order: list[Any], data: bytes, start_wall: int) -> tuple[Any, ...]:
-        env_and_dir = self.definitions[order[2]]
-        restore = _enter(env_and_dir[2], env_and_dir[3]) if env_and_dir[2] or env_and_dir[3] else None
+    def call(self, function: Function, task: int, attempt: int, data: bytes, started_ms: int) -> tuple[Any, ...]:
+        restore = _enter(function.env, function.workdir) if function.env or function.workdir else None
         try:
             result = function.run(data)
             if result is not None and len(result) > RESULT_LIMIT:
                 raise BadResult(f"the result is larger than {RESULT_LIMIT} bytes")
-            return (order[0], order[1], 0, start_wall, time.time_ns() // 1_000_000, result)
+            return (task, attempt, 0, started_ms, (_now() + self.wall_offset) // 1_000_000, result)
         except Interrupted:
             self.flush()
             os._exit(128 + signal.SIGTERM)  # the supervisor knows why it asked
         except BaseException as error:
-            return self.failed(order, Outcome.ERROR, start_wall, error)
+            return self.failed(task, attempt, Outcome.ERROR, started_ms, error)
         finally:
             if restore is not None:
                 restore()
 
     def find(self, definition: int) -> Function | NotFound:
-        name, codec = self.definitions[definition][:2]
+        name, codec, env, workdir, cap_ms = self.definitions[definition]
         found: Function | NotFound
         try:
             found = Function(name, codec)
+            found.env, found.workdir, found.cap_s = env, workdir, cap_ms / 1000
         except NotFound as error:
             found = error
         self.functions[definition] = found
         return found
 
-    def failed(self, order: list[Any], outcome: Outcome, start_wall: int, error: BaseException) -> tuple[Any, ...]:
+    def failed(self, task: int, attempt: int, outcome: Outcome, started_ms: int, error: BaseException) -> tuple[Any, ...]:
         text = traceback.format_exception(error) if outcome is Outcome.ERROR or error.__cause__ else []
         kind = "NotStartable" if outcome is Outcome.NOT_STARTABLE else _name(type(error))
         message = f"exit {error.code}" if isinstance(error, SystemExit) else str(error)
         info = error_text(ErrorInfo(kind, message[:TRACE], "".join(text)[-TRACE:]))
-        return (order[0], order[1], int(outcome), start_wall, time.time_ns() // 1_000_000, None, None, info)
+        return (task, attempt, int(outcome), started_ms, time.time_ns() // 1_000_000, None, None, info)
 
     def cpu_ms(self) -> int:
         now = time.process_time()
@@ -216,7 +226,7 @@ class Runner:
             for capture in (_stdout, _stderr):
                 capture.ship()
             output, self.output = self.output, []
-            self.flushed_at = time.monotonic_ns()
+            self.flushed_at = _now()
             if rows:
                 self.flushes += 1
                 busy, self.busy_ns = self.busy_ns, 0
@@ -242,9 +252,6 @@ class Runner:
 
     def progress(self, done: float, total: float, text: str) -> None:
         self.send(["said", [], (*self.current, float(done), float(total), str(text)[:200])])
-
-
-_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Printed(io.TextIOBase):
