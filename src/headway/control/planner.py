@@ -90,7 +90,9 @@ class Planner:
             if self._recounting:
                 self._recount.add(node)  # the count under way may or may not have seen this
         for node, count in counts.items():
-            self.rooms[node].finish_rate = self.paces.setdefault(node, Pace()).finished(count, now)
+            pace, there = self.paces.setdefault(node, Pace()), self.rooms[node]
+            pace.finished(count, now, held=there.held)
+            there.ahead = pace.ahead()
         self.wake.set()
 
     def recount(self, nodes: list[int]) -> None:

@@ -26,7 +26,7 @@ from headway.wire.exchange import ErrorInfo
 MANY = 10_000
 CHUNK = 5_000
 
-_MANY = query("edge.many")
+_LOOK = query("edge.look")
 _RELEASE = query("edge.release")
 _DOOMED = query("edge.doomed")
 _LOCK_DOOMED = query("edge.lock_doomed")
@@ -83,21 +83,22 @@ async def settle(connection: Connection, ended: list[tuple[int, State]], effects
         states = dict(wave)
         wave = []
         for kinds, upstreams in by_kinds.items():
-            if await connection.fetchval(_MANY, upstreams, MANY + 1) > MANY:
+            count, doomed = await connection.fetchrow(_LOOK, upstreams, MANY + 1, list(kinds))
+            if count > MANY:
                 await connection.execute(_DEFER, upstreams, [states[u] for u in upstreams])
                 effects.deferred = True
                 continue
-            wave += await _settle_range(connection, upstreams, kinds, effects, after=0, until=MAX_ID)
+            if doomed:
+                wave += await _skip(connection, upstreams, kinds, effects, after=0, until=MAX_ID)
+            await _release(connection, upstreams, kinds, effects, after=0, until=MAX_ID)
 
 
-async def _settle_range(
+async def _release(
     connection: Connection, upstreams: list[int], kinds: tuple[When, ...], effects: Effects, *, after: int, until: int
-) -> list[tuple[int, State]]:
-    """One step down the graph, for dependants with after < id <= until; returns those skipped that others wait for."""
-    skipped = await _skip(connection, upstreams, kinds, effects, after=after, until=until)
+) -> None:
+    """Count down dependants with after < id <= until; those at zero become ready."""
     rows = await connection.fetch(_RELEASE, upstreams, list(kinds), after, until)
     effects.now_ready([row for row in rows if row["state"] == State.READY])
-    return skipped
 
 
 async def _skip(
@@ -136,7 +137,8 @@ async def settle_deferred(connection: Connection) -> Effects | None:
     if until is None:
         await connection.execute(_END, upstream)
         return effects
-    skipped = await _settle_range(connection, [upstream], satisfied(state), effects, after=cursor, until=until)
+    skipped = await _skip(connection, [upstream], satisfied(state), effects, after=cursor, until=until)
+    await _release(connection, [upstream], satisfied(state), effects, after=cursor, until=until)
     await settle(connection, skipped, effects)
     await connection.execute(_ADVANCE, upstream, until)
     return effects

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from headway.domain.resources import Capacity, Resources, describe, missing_labels, room, shortfall
 from headway.policy.order import Group, Head, Key
 
-AHEAD_S = 0.02  # a node is given what it is expected to finish in this time, beyond what runs at once
-
 
 @dataclass
 class NodeRoom:
@@ -24,7 +22,7 @@ class NodeRoom:
     capacity: Capacity
     free: list[int] = field(default_factory=list)
     held: int = 0
-    finish_rate: float = 0.0  # tasks a second, as observed
+    ahead: int = 0  # tasks it should hold in all, though they do not fit at once (see policy.pace)
     accepting: bool = True  # up and not draining
 
     def __post_init__(self) -> None:
@@ -40,7 +38,7 @@ class NodeRoom:
 
     def room_for(self, need: Resources) -> int:
         """How many more tasks of this shape the node should be given now."""
-        return max(room(need, tuple(self.free)), int(self.finish_rate * AHEAD_S) - self.held, 0)
+        return max(room(need, tuple(self.free)), self.ahead - self.held, 0)
 
 
 @dataclass(frozen=True)

@@ -234,7 +234,6 @@ create table edge (
     kind       smallint not null default 0,
     primary key (upstream, downstream)
 ) partition by range (upstream);
-create index edge_downstream on edge (downstream);
 
 -- A release of very many dependants goes on in chunks from here.
 create table pending_release (

@@ -1,15 +1,17 @@
--- name: many
--- Whether these upstreams have more dependants than one transaction should release.
-select count(*)::int from (select 1 from edge where upstream = any ($1::bigint[]) limit $2) e;
+-- name: look
+-- How many dependants these upstreams have (at most $2), and whether some of them will not get their wish.
+select count(*)::int as count, coalesce(bool_or(kind <> all ($3::smallint[])), false) as doomed from (
+    select e.kind from unnest($1::bigint[]) u (id) join edge e on e.upstream = u.id limit $2
+) e;
 
 -- name: release
 -- The last dependency ended as wished: dependants whose counter reaches zero become ready, or scheduled when their time is later.
 -- Their tolerance counts from now. $3/$4: only dependants after a cursor, at most so many (0 = all).
 -- event: release
 with hit as (
-    select downstream, count(*)::int as n from edge
-    where upstream = any ($1::bigint[]) and kind = any ($2::smallint[]) and downstream > $3 and downstream <= $4
-    group by downstream
+    select e.downstream, count(*)::int as n from unnest($1::bigint[]) u (id) join edge e on e.upstream = u.id
+    where e.kind = any ($2::smallint[]) and +e.downstream > $3 and +e.downstream <= $4
+    group by e.downstream
 ), locked as materialized (
     select t.id, hit.n from task t join hit on t.id = hit.downstream where t.state = 0 order by t.id for update of t
 )
@@ -25,8 +27,8 @@ returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, t.state;
 
 -- name: doomed
 -- Dependants whose wish can no longer come true: they will be skipped.
-select t.id, min(e.upstream) as upstream from task t join edge e on e.downstream = t.id
-where e.upstream = any ($1::bigint[]) and e.kind <> all ($2::smallint[]) and t.state = 0 and e.downstream > $3 and e.downstream <= $4
+select t.id, min(e.upstream) as upstream from unnest($1::bigint[]) u (id) join edge e on e.upstream = u.id join task t on t.id = e.downstream
+where e.kind <> all ($2::smallint[]) and +t.state = 0 and +e.downstream > $3 and +e.downstream <= $4
 group by t.id order by t.id;
 
 -- name: lock_doomed

@@ -7,7 +7,7 @@ with fence as materialized (
 update task t
 set state = 3, node = p.node, attempt = t.attempt + 1, leased_at = clock_timestamp()
 from unnest($1::bigint[], $2::int[]) as p (id, node)
-where t.id = p.id and t.state = 2 and exists (select 1 from fence)
+where t.id = p.id and +t.state = 2 and exists (select 1 from fence)
 returning t.id, t.attempt, t.node, t.definition, t.input, t.name, t.eligible_at;
 
 -- name: orders_of
@@ -24,7 +24,7 @@ select id, attempt, state, shape, tenant, start_by, cap_ms, cancel_at from task 
 update task t
 set state = 4, started_at = greatest(t.leased_at, 'epoch'::timestamptz + r.at_ms * interval '1 millisecond')
 from unnest($1::bigint[], $2::int[], $3::int[], $4::bigint[]) as r (id, attempt, node, at_ms)
-where t.id = r.id and t.attempt = r.attempt and t.node = r.node and t.state = 3;
+where t.id = r.id and t.attempt = r.attempt and +t.node = r.node and +t.state = 3;
 
 -- name: give_back
 -- Handed out and not begun: ready again, no attempt used. The fence stays raised.
@@ -32,7 +32,7 @@ where t.id = r.id and t.attempt = r.attempt and t.node = r.node and t.state = 3;
 update task t
 set state = 2, node = null, leased_at = null
 from unnest($1::bigint[], $2::int[], $3::int[]) as r (id, attempt, node)
-where t.id = r.id and t.attempt = r.attempt and t.node = r.node and t.state = 3
+where t.id = r.id and t.attempt = r.attempt and +t.node = r.node and +t.state = 3
 returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, r.node;
 
 -- name: succeed
@@ -42,7 +42,7 @@ with done as (
     delete from task t
     using unnest($1::bigint[], $2::int[], $3::int[], $4::bigint[], $5::bigint[], $6::bytea[], $7::int[], $8::int[], $9::bigint[])
         as r (id, attempt, node, started_ms, ended_ms, result, exit_code, cpu_ms, max_memory)
-    where t.id = r.id and t.attempt = r.attempt and t.node = r.node and t.state in (3, 4, 5)
+    where t.id = r.id and t.attempt = r.attempt and +t.node = r.node and +t.state in (3, 4, 5)
     returning t.*, r.started_ms, r.ended_ms, r.result, r.exit_code, r.cpu_ms, r.max_memory
 ), kept as (
     insert into task_history (id, start_by, eligible_at, leased_at, started_at, ended_at, tree, size, max_memory, tenant, definition,
