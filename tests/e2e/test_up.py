@@ -88,8 +88,9 @@ async def test_a_database_killed_under_it_comes_back_and_tasks_go_on(tmp_path: P
         old = up.postmaster_pid
         os.kill(old, signal.SIGKILL)
         assert ended(old)
-        assert wait_for(up, submit(up, "true"))["state"] == "succeeded"
+        await up.database_answers()
         assert up.postmaster_pid != old
+        assert wait_for(up, submit(up, "true"))["state"] == "succeeded"
         assert await up.fetchval("select count(*) from headway.task_history") == 2
         assert up.process.poll() is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -55,6 +56,17 @@ class Upped:
             return await connection.fetchval(question)
         finally:
             await connection.close()
+
+    async def database_answers(self, timeout: float = 60.0) -> None:
+        """Returns once the database accepts connections again."""
+        async with asyncio.timeout(timeout):
+            while True:
+                try:
+                    await self.fetchval("select 1")
+                except (OSError, asyncpg.PostgresError):
+                    await asyncio.sleep(0.05)
+                else:
+                    return
 
     def family(self) -> list[int]:
         """Every process that came from it: children, their children, and so on."""

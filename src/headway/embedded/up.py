@@ -154,7 +154,7 @@ class Up:
             orphans.reap([other.child for other in (self.agent, self.postgres) if other is not None])
 
     async def _await_unused(self) -> None:
-        while not self.users.nobody():  # noqa: ASYNC110  (nobody tells when a lock is let go)
+        while not self.users.nobody():
             await asyncio.sleep(UNUSED_CHECK_S)
         log.info("unused")
 
