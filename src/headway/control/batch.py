@@ -6,6 +6,7 @@ import asyncio
 import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from headway.control.bus import by_group
 from headway.control.draft import Draft
@@ -25,6 +26,7 @@ _UNCLAIM = query("key.unclaim")
 _MARK = query("task.mark_upstream")
 _ENDED = query("task.ended_upstream")
 _TREE = query("tree.add")
+_BLOCKED, _SCHEDULED, _READY = int(State.BLOCKED), int(State.SCHEDULED), int(State.READY)  # enums are slow to pack
 
 
 @dataclass
@@ -35,31 +37,13 @@ class Request:
     drafts: Sequence[Draft]
     tree_name: str | None
     done: asyncio.Future[None]
-    ids: list[int] = field(default_factory=list)
+    fresh_ids: list[int] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)  # the fresh ones, or those of tasks that had the key before
     created: list[bool] = field(default_factory=list)
     tree: int | None = None
     error: HeadwayError | None = None
     state: int = State.READY
     start_by_us: int = 0
-
-
-@dataclass
-class _Row:
-    """One task as it goes into the table."""
-
-    id: int
-    draft: Draft
-    tenant: int
-    tree: int | None
-    blocked_on: int = 0
-    has_dependants: bool = False
-
-    def timing(self, now_us: int) -> tuple[int, int, int]:
-        """(state, eligible, start_by): blocked tasks count their tolerance from their release."""
-        at = self.draft.at_us
-        eligible = at if at is not None and at > now_us else now_us
-        state = State.BLOCKED if self.blocked_on else State.SCHEDULED if eligible > now_us else State.READY
-        return state, eligible, eligible + self.draft.interned.definition.tolerance_ms * 1000
 
 
 class Batch:
@@ -74,14 +58,15 @@ class Batch:
         supply = iter(ids)
         for request in requests:
             request.tree = next(supply) if request.tree_name else None
-            request.ids = [next(supply) for _ in request.drafts]
-            request.created = [True] * len(request.drafts)
+            request.fresh_ids = list(islice(supply, len(request.drafts)))
+        self.reset()
 
     def reset(self) -> None:
         """Before every try: a deadlock makes PostgreSQL run the batch again."""
         self._ready.clear()
         for request in self.requests:
             request.error = None
+            request.ids = list(request.fresh_ids)
             request.created = [True] * len(request.drafts)
 
     def probe(self) -> list[int]:
@@ -104,31 +89,42 @@ class Batch:
 
     def rows(self, request: Request, blocked: dict[int, int]) -> tuple[list[bytes], list[bytes]]:
         """The COPY rows of a request's new tasks and edges. `blocked`: position -> existing upstreams it waits for."""
-        rows = [_Row(i, d, request.tenant, request.tree) for i, d in zip(request.ids, request.drafts, strict=True)]
+        drafts, ids = request.drafts, request.ids
+        blocked_on = [0] * len(drafts)
+        waited_for = bytearray(len(drafts))
         edge_rows: list[bytes] = []
-        for position, row in enumerate(rows):
-            for upstream, when in row.draft.local:
-                rows[upstream].has_dependants = True
-                row.blocked_on += 1
-                edge_rows.append(copy.edge_row(request.ids[upstream], row.id, when))
-            row.blocked_on += blocked.get(position, 0)
-        return [self._encode(request, row) for row, new in zip(rows, request.created, strict=True) if new], edge_rows
+        for position, count in blocked.items():
+            blocked_on[position] = count
+        for position, draft in enumerate(drafts):
+            for upstream, when in draft.local:
+                waited_for[upstream] = 1
+                blocked_on[position] += 1
+                edge_rows.append(copy.edge_row(ids[upstream], ids[position], when))
+        rows = [
+            self._encode(request, draft, task, count, waited)
+            for draft, task, count, waited, new in zip(drafts, ids, blocked_on, waited_for, request.created, strict=True)
+            if new
+        ]
+        return rows, edge_rows
 
-    def _encode(self, request: Request, row: _Row) -> bytes:
-        draft, definition = row.draft, row.draft.interned.definition
-        state, eligible, start_by = row.timing(self.now_us)
+    def _encode(self, request: Request, draft: Draft, task: int, blocked_on: int, waited_for: int) -> bytes:
+        """One row. A blocked task counts its tolerance from its release, so only its length matters now."""
+        interned = draft.interned
+        eligible = draft.at_us if draft.at_us is not None and draft.at_us > self.now_us else self.now_us
+        start_by = eligible + interned.tolerance_us
+        state = _BLOCKED if blocked_on else _SCHEDULED if eligible > self.now_us else _READY
         request.state, request.start_by_us = state, start_by
-        if state == State.READY:
+        if state == _READY:
             moment = self._moments.get(start_by)
             if moment is None:
                 moment = self._moments[start_by] = copy.to_datetime(start_by)
-            self._ready.append((row.tenant, draft.interned.shape, (moment, definition.cap_ms, row.id)))
-        self.scheduled |= state == State.SCHEDULED
+            self._ready.append((request.tenant, interned.shape, (moment, interned.cap_ms, task)))
+        elif state == _SCHEDULED:
+            self.scheduled = True
+        key = draft.key.encode() if draft.key else None
         return copy.task_row(
-            id=row.id, start_by_us=start_by, eligible_us=eligible, tenant=row.tenant, definition=draft.interned.id,
-            shape=draft.interned.shape, cap_ms=definition.cap_ms, blocked_on=row.blocked_on, state=state,
-            category=definition.category, has_dependants=row.has_dependants, tree=row.tree, level=draft.level, size=draft.size,
-            name=draft.name, labels=draft.labels, key=draft.key.encode() if draft.key else None, input=draft.input,
+            task, start_by, eligible, request.tenant, interned.id, interned.shape, interned.cap_ms, blocked_on, state,
+            interned.category, waited_for, request.tree, draft.level, draft.size, draft.name, draft.labels, key, draft.input,
         )  # fmt: skip
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -20,11 +19,18 @@ _SHAPES = query("definition.shapes")
 _LIMIT = 50_000  # entries kept in memory
 
 
-@dataclass(frozen=True, slots=True)
 class Interned:
-    id: int
-    shape: int
-    definition: Definition
+    """A definition and its numbers, with what the hot path needs of it at hand."""
+
+    __slots__ = ("cap_ms", "category", "definition", "id", "shape", "tolerance_us")
+
+    def __init__(self, id: int, shape: int, definition: Definition) -> None:
+        self.id = id
+        self.shape = shape
+        self.definition = definition
+        self.cap_ms = definition.cap_ms
+        self.category = int(definition.category)
+        self.tolerance_us = definition.tolerance_ms * 1000
 
 
 class Definitions:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from copy import copy
+from typing import Any
 
 import msgspec
 
@@ -13,7 +14,6 @@ from headway.domain import graph
 from headway.domain.identity import MAX_ID
 from headway.domain.task import (
     MAX_INPUT,
-    AfterSpec,
     Edge,
     TaskSpec,
     When,
@@ -31,23 +31,20 @@ MAX_BULK = 1_000_000
 
 
 class Draft:
-    """One task about to be stored."""
+    """One task about to be stored. What most tasks do not have stays in the class: a bulk makes these by the hundred thousand."""
 
-    __slots__ = ("at_us", "edges", "existing", "input", "interned", "key", "key_hash", "labels", "level", "local", "name", "size")
-
-    def __init__(self, interned: Interned, input: bytes) -> None:
-        self.interned = interned
-        self.input = input
-        self.name: bytes | None = None
-        self.labels: bytes | None = None
-        self.key: str | None = None
-        self.key_hash = b""
-        self.at_us: int | None = None
-        self.size: float | None = None
-        self.level: int | None = None
-        self.edges: tuple[Edge, ...] = ()  # as the user wrote them
-        self.local: list[tuple[int, When]] = []  # positions in the same request
-        self.existing: list[tuple[int, When]] = []  # ids of tasks already stored
+    interned: Interned
+    input: bytes = b""
+    name: bytes | None = None
+    labels: bytes | None = None
+    key: str | None = None
+    key_hash: bytes = b""
+    at_us: int | None = None
+    size: float | None = None
+    level: int | None = None
+    edges: tuple[Edge, ...] = ()  # as the user wrote them
+    local: Sequence[tuple[int, When]] = ()  # positions in the same request
+    existing: Sequence[tuple[int, When]] = ()  # ids of tasks already stored
 
     def weight(self) -> int:
         """Roughly how many bytes it holds while it waits for its commit."""
@@ -69,30 +66,36 @@ _NOTHING = msgspec.Raw(b"null")
 _SPECS_KEPT = 20_000
 
 
-class _Own(NamedTuple):
-    """The part of a spec that belongs to one task and not to its definition."""
-
-    input: msgspec.Raw
-    name: str | None
-    labels: dict[str, str]
-    at: str | float | None
-    size: float | None
-    idempotency_key: str | None
-    after: list[str | int | AfterSpec] | str | int
-
-
-def _take_own(spec: TaskSpec) -> _Own:
-    own = _Own(spec.input, spec.name, spec.labels, spec.at, spec.size, spec.idempotency_key, spec.after)
-    spec.input, spec.name, spec.labels, spec.at, spec.size, spec.idempotency_key, spec.after = (
-        _NOTHING,
-        None,
-        {},
-        None,
-        None,
-        None,
-        [],
-    )
-    return own
+def draft_of(spec: TaskSpec) -> Draft:
+    """The task's own part of a spec, taken out of it: what is left is the definition."""
+    draft = Draft()
+    if spec.idempotency_key is not None:
+        check_key(spec.idempotency_key)
+        draft.key = spec.idempotency_key
+        draft.key_hash = payload_hash(spec)
+        spec.idempotency_key = None
+    draft.input = check_input(bytes(spec.input))
+    spec.input = _NOTHING
+    if spec.name is not None:
+        check_name(spec.name)
+        draft.name = spec.name.encode()
+        spec.name = None
+    if spec.labels:
+        check_labels(spec.labels)
+        draft.labels = msgspec.json.encode(spec.labels)
+        spec.labels = {}
+    if spec.at is not None:
+        draft.at_us = round(at_seconds(spec.at) * 1_000_000)
+        spec.at = None
+    if spec.size is not None:
+        if not 0 <= spec.size < 1e300:
+            raise InvalidInput(f"size: {spec.size} is out of range", field="size")
+        draft.size = spec.size
+        spec.size = None
+    if spec.after:
+        draft.edges = edges(spec.after)
+        spec.after = []
+    return draft
 
 
 class Drafts:
@@ -115,41 +118,25 @@ class Drafts:
             spec = _decode(_spec, body)
             if key is not None:
                 spec.idempotency_key = key
-            return [await self.single(tenant, spec, resolve=True)], True
+            return [await self.single(tenant, spec)], True
         return await self.many(tenant, specs), False
 
-    async def single(self, tenant: int, spec: TaskSpec, *, resolve: bool) -> Draft:
-        """The draft of one spec. Consumes the spec: what is the task's own is taken out, the rest is its definition."""
-        key_hash = payload_hash(spec) if spec.idempotency_key is not None else b""
-        own = _take_own(spec)
-        content = _content(spec)
-        interned = self._specs.get((tenant, content))
-        if interned is None:
-            interned = await self.definitions.intern(tenant, define(spec))
-            if len(self._specs) > _SPECS_KEPT:
-                self._specs.clear()
-            self._specs[(tenant, content)] = interned
-        draft = Draft(interned, check_input(bytes(own.input)))
-        if own.name is not None:
-            check_name(own.name)
-            draft.name = own.name.encode()
-        if own.labels:
-            check_labels(own.labels)
-            draft.labels = msgspec.json.encode(own.labels)
-        if own.at is not None:
-            draft.at_us = round(at_seconds(own.at) * 1_000_000)
-        if own.size is not None:
-            if not 0 <= own.size < 1e300:
-                raise InvalidInput(f"size: {own.size} is out of range", field="size")
-            draft.size = own.size
-        if own.idempotency_key is not None:
-            check_key(own.idempotency_key)
-            draft.key = own.idempotency_key
-            draft.key_hash = key_hash
-        draft.edges = edges(own.after) if own.after else ()
-        if resolve:
-            draft.existing = [(_existing(edge), edge.when) for edge in draft.edges]
+    async def single(self, tenant: int, spec: TaskSpec) -> Draft:
+        """The draft of one spec, which is used up; edges name tasks already stored."""
+        draft = draft_of(spec)
+        draft.interned = self._known(tenant, spec) or await self._intern(tenant, spec)
+        draft.existing = [(_existing(edge), edge.when) for edge in draft.edges]
         return draft
+
+    def _known(self, tenant: int, spec: TaskSpec) -> Interned | None:
+        return self._specs.get((tenant, _content(spec)))
+
+    async def _intern(self, tenant: int, spec: TaskSpec) -> Interned:
+        interned = await self.definitions.intern(tenant, define(spec))
+        if len(self._specs) > _SPECS_KEPT:
+            self._specs.clear()
+        self._specs[(tenant, _content(spec))] = interned
+        return interned
 
     async def many(self, tenant: int, specs: Sequence[TaskSpec]) -> list[Draft]:
         """All or nothing; `after` may name other tasks of the request."""
@@ -159,13 +146,15 @@ class Drafts:
         names: dict[str, int] = {}
         drafts: list[Draft] = []
         for position, spec in enumerate(specs):
+            name = spec.name
             try:
-                drafts.append(await self.single(tenant, spec, resolve=False))
+                draft = draft_of(spec)
+                draft.interned = self._known(tenant, spec) or await self._intern(tenant, spec)
             except HeadwayError as error:
                 raise _at(error, position) from None
-            name = drafts[-1].name
-            if name is not None and names.setdefault(name.decode(), position) != position:
-                names[name.decode()] = -1
+            drafts.append(draft)
+            if name is not None and names.setdefault(name, position) != position:
+                names[name] = -1
         _resolve(drafts, names)
         return drafts
 
@@ -175,12 +164,11 @@ class Drafts:
         if spec.input != _NOTHING or spec.idempotency_key is not None:
             field = "input" if spec.input != _NOTHING else "idempotency_key"
             raise InvalidInput(f"task.{field} and inputs exclude each other", field=f"task.{field}", hint="put it into the inputs")
-        model = await self.single(tenant, spec, resolve=True)
+        model = await self.single(tenant, spec)
         drafts = []
         for item in inputs:
-            draft = Draft(model.interned, check_input(bytes(item)))
-            draft.name, draft.labels, draft.at_us, draft.size = model.name, model.labels, model.at_us, model.size
-            draft.existing = model.existing
+            draft = copy(model)
+            draft.input = check_input(bytes(item))
             drafts.append(draft)
         return drafts
 
@@ -213,6 +201,10 @@ def _decode(decoder: Any, body: bytes) -> Any:
 
 
 def _decode_lines(body: bytes) -> list[TaskSpec]:
+    try:
+        return _spec.decode_lines(body)
+    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass  # once more line by line, to say which one is wrong
     specs = []
     for number, line in enumerate(body.split(b"\n"), 1):
         if line.strip():
@@ -280,6 +272,8 @@ def _resolve(drafts: list[Draft], names: dict[str, int]) -> None:
 
 def _resolve_one(draft: Draft, names: dict[str, int]) -> None:
     seen: set[str | int] = set()
+    local: list[tuple[int, When]] = []
+    existing: list[tuple[int, When]] = []
     for edge in draft.edges:
         if edge.task in seen:
             raise InvalidInput(f"after: {edge.task!r} is named twice", field="after")
@@ -290,9 +284,10 @@ def _resolve_one(draft: Draft, names: dict[str, int]) -> None:
                 f"after: several tasks are named {edge.task!r}", field="after", hint="names used in `after` must be unique"
             )
         if upstream is None:
-            draft.existing.append((_existing(edge), edge.when))
+            existing.append((_existing(edge), edge.when))
         else:
-            draft.local.append((upstream, edge.when))
+            local.append((upstream, edge.when))
+    draft.local, draft.existing = local, existing
 
 
 def _refuse_cycles(drafts: list[Draft], after: dict[int, list[int]]) -> None:

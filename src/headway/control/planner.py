@@ -21,7 +21,7 @@ from headway.control.sessions import Sessions
 from headway.domain.resources import Capacity
 from headway.policy.order import Group, Head, Key
 from headway.policy.pace import Pace
-from headway.policy.placement import NodeRoom, Placed, place
+from headway.policy.placement import NodeRoom, Placed, need_of, place
 from headway.store.database import Database
 from headway.store.queries import query
 from headway.wire.exchange import Order
@@ -85,7 +85,7 @@ class Planner:
             if there is None or need is None:
                 self._recount.add(node)
                 continue
-            there.allocate(need, -count)
+            there.allocate(need_of(need), -count)
             counts[node] = counts.get(node, 0) + count
             if self._recounting:
                 self._recount.add(node)  # the count under way may or may not have seen this
@@ -189,7 +189,7 @@ class Planner:
                 room.free, room.held = list(room.capacity.amounts()), 0
         for row in rows:
             if (room := self.rooms.get(row["node"])) is not None and row["node"] not in self._recount:
-                room.allocate(self.definitions.shapes[row["shape"]], row["count"])
+                room.allocate(need_of(self.definitions.shapes[row["shape"]]), row["count"])
 
     async def _refill(self) -> None:
         """Read on behind the cursors of heads that run low."""

@@ -13,12 +13,12 @@ from headway.control.clock import Clock
 from headway.control.definitions import Definitions
 from headway.control.record import Reports, record
 from headway.control.settle import Effects, tell
-from headway.domain.lifecycle import Outcome
 from headway.errors import HeadwayError, Unavailable
 from headway.store.database import Database
 from headway.wire.exchange import Exchange, Output, Progress
 
 CLOCK_SLACK_MS = 100  # an agent whose clock differs by more has its times moved onto the database's
+_EARLIEST_MS = 946_684_800_000  # the year 2000
 MAX_TEXT = 500
 BATCH = 4_000
 
@@ -104,12 +104,11 @@ def _sort_into(reports: Reports, node: int, exchange: Exchange, now_ms: int) -> 
     if abs(shift) <= CLOCK_SLACK_MS:
         shift = 0
     for finished in exchange.finished:
-        finished.ended_ms = _plausible(finished.ended_ms + shift, now_ms)
-        finished.started_ms = min(_plausible(finished.started_ms + shift, now_ms), finished.ended_ms) if finished.started_ms else 0
-        if finished.outcome == Outcome.SUCCEEDED:
-            reports.succeeded.append((node, finished))
-        else:
-            reports.failed.append((node, finished))
+        if shift or not _EARLIEST_MS < finished.started_ms <= finished.ended_ms <= now_ms:
+            finished.ended_ms = _plausible(finished.ended_ms + shift, now_ms)
+            begun = _plausible(finished.started_ms + shift, now_ms) if finished.started_ms else 0
+            finished.started_ms = min(begun, finished.ended_ms)
+        (reports.failed if finished.outcome else reports.succeeded).append((node, finished))
     for started in exchange.started:
         started.at_ms = _plausible(started.at_ms + shift, now_ms)
         reports.started.append((node, started))
@@ -120,7 +119,7 @@ def _sort_into(reports: Reports, node: int, exchange: Exchange, now_ms: int) -> 
 
 def _plausible(moment_ms: int, now_ms: int) -> int:
     """A time no agent should be able to make up: after 2000, not in the future."""
-    return moment_ms if 946_684_800_000 < moment_ms <= now_ms + CLOCK_SLACK_MS else now_ms
+    return moment_ms if _EARLIEST_MS < moment_ms <= now_ms + CLOCK_SLACK_MS else now_ms
 
 
 def _shifted(output: Output, shift: int, now_ms: int) -> Output:

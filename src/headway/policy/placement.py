@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from headway.domain.resources import Capacity, Resources, describe, missing_labels, room, shortfall
 from headway.policy.order import Group, Head, Key
 
+Need = tuple[tuple[int, int], ...]  # (dimension, amount) of what a shape asks for: zeros cost nothing in the loops below
+
 
 @dataclass
 class NodeRoom:
@@ -29,16 +31,26 @@ class NodeRoom:
         if not self.free:
             self.free = list(self.capacity.amounts())
 
-    def allocate(self, need: Resources, count: int) -> None:
+    def allocate(self, need: Need, count: int) -> None:
         """Take `count` times `need` away (a negative count gives back)."""
         self.held += count
-        for i, amount in enumerate(need.amounts()):
-            if amount:
-                self.free[i] -= amount * count
+        free = self.free
+        for i, amount in need:
+            free[i] -= amount * count
 
-    def room_for(self, need: Resources) -> int:
-        """How many more tasks of this shape the node should be given now."""
-        return max(room(need, tuple(self.free)), self.ahead - self.held, 0)
+    def room_for(self, need: Need, most: int) -> int:
+        """How many more tasks of this shape, at most `most`, the node should be given now."""
+        ahead = self.ahead - self.held
+        if ahead >= most:
+            return most
+        fits, free = most, self.free
+        for i, amount in need:
+            fits = min(fits, free[i] // amount)
+        return max(fits, ahead, 0)
+
+
+def need_of(resources: Resources) -> Need:
+    return tuple((i, amount) for i, amount in enumerate(resources.amounts()) if amount)
 
 
 @dataclass(frozen=True)
@@ -50,16 +62,16 @@ class Refusal:
     ever: bool
 
 
-def refuse(need: Resources, node: NodeRoom) -> Refusal | None:
+def refuse(asked: Resources, node: NodeRoom) -> Refusal | None:
     """Why `node` cannot take a task of this shape now, or None."""
-    if missing := missing_labels(need, node.capacity.labels):
+    if missing := missing_labels(asked, node.capacity.labels):
         return Refusal(node.name, f"has no label {', '.join(missing)}", ever=True)
-    if short := shortfall(need, node.capacity.amounts()):
-        return Refusal(node.name, f"is too small: {', '.join(short)} (asked: {describe(need)})", ever=True)
+    if short := shortfall(asked, node.capacity.amounts()):
+        return Refusal(node.name, f"is too small: {', '.join(short)} (asked: {describe(asked)})", ever=True)
     if not node.accepting:
         return Refusal(node.name, "takes no new tasks (draining or lost)", ever=False)
-    if node.room_for(need) <= 0:
-        return Refusal(node.name, f"is full: {', '.join(shortfall(need, tuple(node.free)))}", ever=False)
+    if node.room_for(need_of(asked), 1) <= 0:
+        return Refusal(node.name, f"is full: {', '.join(shortfall(asked, tuple(node.free)))}", ever=False)
     return None
 
 
@@ -80,18 +92,24 @@ def place(heads: Mapping[Group, Head], nodes: Iterable[NodeRoom], shapes: Mappin
     heapq.heapify(heap)
     plan: list[Placed] = []
     while heap and most > 0:
-        _, group = heapq.heappop(heap)
-        node = candidates.best(group[1])
-        if node is None:
-            continue  # no room for this shape: the group waits for the next round
-        head, need = heads[group], shapes[group[1]]
-        bound = heap[0][0] if heap else None
-        keys = head.take(min(head.run_before(bound), node.room_for(need), most))
+        _, group = heap[0]
+        found = candidates.best(group[1])
+        if found is None:
+            heapq.heappop(heap)  # no room for this shape: the group waits for the next round
+            continue
+        node, need = found
+        head = heads[group]
+        bound = min(heap[1:3])[0] if len(heap) > 1 else None  # the smallest of the rest is a child of the root
+        wanted = min(head.run_before(bound), most)
+        keys = head.take(node.room_for(need, wanted))
         node.allocate(need, len(keys))
         plan.append(Placed(group, node.id, keys))
         most -= len(keys)
-        if (first := head.first()) is not None:
-            heapq.heappush(heap, (first, group))
+        first = head.first()
+        if first is None:
+            heapq.heappop(heap)
+        else:
+            heapq.heapreplace(heap, (first, group))
     return plan
 
 
@@ -101,28 +119,32 @@ class _Candidates:
     def __init__(self, nodes: list[NodeRoom], shapes: Mapping[int, Resources]) -> None:
         self.nodes = nodes
         self.shapes = shapes
-        self.by_shape: dict[int, list[NodeRoom]] = {}
+        self.by_shape: dict[int, tuple[Need, list[NodeRoom]]] = {}
 
-    def best(self, shape: int) -> NodeRoom | None:
-        need = self.shapes[shape]
-        waiting = self.by_shape.get(shape)
-        if waiting is None:
-            open_nodes = [node for node in self.nodes if refuse(need, node) is None]
-            open_nodes.sort(key=lambda node: looseness(need, node), reverse=True)
-            waiting = self.by_shape[shape] = open_nodes
+    def best(self, shape: int) -> tuple[NodeRoom, Need] | None:
+        known = self.by_shape.get(shape)
+        if known is None:
+            known = self.by_shape[shape] = (need_of(self.shapes[shape]), self._open(self.shapes[shape]))
+        need, waiting = known
         while waiting:
-            if waiting[-1].room_for(need) > 0:
-                return waiting[-1]
+            node = waiting[-1]
+            if node.room_for(need, 1) > 0:
+                return node, need
             waiting.pop()
         return None
 
+    def _open(self, asked: Resources) -> list[NodeRoom]:
+        nodes = [node for node in self.nodes if refuse(asked, node) is None]
+        nodes.sort(key=lambda node: looseness(asked, node), reverse=True)
+        return nodes
 
-def looseness(need: Resources, node: NodeRoom) -> tuple[bool, int, float, int]:
+
+def looseness(asked: Resources, node: NodeRoom) -> tuple[bool, int, float, int]:
     """Low is better: nodes where it fits at once, then nodes without labels the task does not ask for, then the fullest."""
-    spare = len(node.capacity.labels) - len(need.labels)
+    spare = len(node.capacity.labels) - len(asked.labels)
     left = max(
-        (free - asked) / whole
-        for asked, free, whole in zip(need.amounts(), node.free, node.capacity.amounts(), strict=True)
+        (free - amount) / whole
+        for amount, free, whole in zip(asked.amounts(), node.free, node.capacity.amounts(), strict=True)
         if whole
     )
-    return (room(need, tuple(node.free)) <= 0, spare, left, node.id)
+    return (room(asked, tuple(node.free)) <= 0, spare, left, node.id)
