@@ -302,17 +302,20 @@ TOUGH: dict[str, Any] = {
 
 @contextlib.asynccontextmanager
 async def cluster(
-    folder: Path, *, servers: int = 1, agents: int = 1, cpus: float = 2.0, durable: bool = False
+    folder: Path, *, servers: int = 1, agents: int = 1, cpus: float = 2.0, durable: bool = False, **settings: str
 ) -> AsyncIterator[Cluster]:
-    """So many servers and agents on a new database; when the test fails, the logs of all are printed."""
+    """So many servers and agents on a new database; when the test fails, the logs of all are printed.
+
+    `settings` are variables of the servers.
+    """
     # No test cuts the power, and a killed PostgreSQL loses nothing that it has written: fsync may be off, but not the write at
     # each commit.
     postgres = Postgres(folder / "db", settings={} if durable else {**FAST, "synchronous_commit": "on"})
     made = Cluster(folder, postgres)
     try:
         made.dsn = postgres.start()
-        await made.add_server()  # the first alone: it makes the tables
-        await asyncio.gather(*(made.add_server() for _ in range(servers - 1)))
+        await made.add_server(**settings)  # the first alone: it makes the tables
+        await asyncio.gather(*(made.add_server(**settings) for _ in range(servers - 1)))
         await asyncio.gather(*(made.add_agent(cpus=cpus) for _ in range(agents)))
         yield made
     except BaseException:

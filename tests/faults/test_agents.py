@@ -1,0 +1,113 @@
+"""An agent that is killed, frozen or gone while its tasks run: each task ends once, and never runs twice at the same time."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.cluster import Agent, Cluster, cluster, eventually
+
+SECONDS = 4.0  # longer than a node may be silent: an attempt that nobody ended would meet the next one
+
+
+def functions_and_programs(made: Cluster) -> list[dict[str, object]]:
+    return [made.function(SECONDS), made.program(SECONDS), made.function(SECONDS), made.program(SECONDS)]
+
+
+async def run_on(made: Cluster, agent: Agent) -> list[int]:
+    """Tasks that have all begun on this agent."""
+    ids = await made.submit(*functions_and_programs(made))
+    for task in ids:
+        assert await made.until_running(task) == 1
+    return ids
+
+
+async def attempts(made: Cluster) -> list[int]:
+    return [row["attempt"] for row in await made.fetch("select attempt from task_history order by id")]
+
+
+async def until_second_runs(made: Cluster, ids: list[int]) -> None:
+    async def all_began_again() -> bool:
+        return all(len(made.runs_of(task)) > 1 for task in ids)
+
+    await eventually(all_began_again, what="the tasks begin again")
+
+
+async def test_tasks_go_on_when_the_exchange_side_is_killed(tmp_path):
+    # A new exchange side is a new interpreter: on a busy machine it needs more than a second to take over.
+    async with cluster(tmp_path, agents=1, HEADWAY_FENCE_S="10", HEADWAY_LOST_S="12") as made:
+        ids = await run_on(made, made.agents[0])
+        made.agents[0].kill()
+        await made.until_final()
+        await made.assert_sound()
+        assert await attempts(made) == [1] * len(ids), "the supervisor kept them"
+
+
+@pytest.mark.parametrize("part", ["supervisor", "runner", "task"])
+async def test_tasks_run_again_when_what_ran_them_is_killed(tmp_path, part):
+    async with cluster(tmp_path, agents=1) as made:
+        await run_on(made, made.agents[0])
+        for pid in made.agents[0].processes()[part]:
+            os.kill(pid, signal.SIGKILL)
+        await made.until_final()
+        await made.assert_sound()
+        assert sorted(await attempts(made))[-1] == 2
+
+
+@pytest.mark.parametrize("part", ["exchange", "supervisor"])
+async def test_tasks_of_a_frozen_agent_run_once_elsewhere(tmp_path, part):
+    async with cluster(tmp_path, agents=1) as made:
+        frozen = made.agents[0]
+        ids = await run_on(made, frozen)
+        (pid,) = frozen.processes()[part]
+        os.kill(pid, signal.SIGSTOP)
+        await made.add_agent()
+        await until_second_runs(made, ids)
+        thaw(pid)
+        await made.until_final()
+        await made.assert_sound()
+        await made.until_node(frozen.name, "up")
+        assert await attempts(made) == [2] * len(ids)
+
+
+async def test_tasks_of_an_agent_that_never_comes_back_run_elsewhere(tmp_path):
+    async with cluster(tmp_path, agents=1) as made:
+        gone = made.agents[0]
+        ids = await run_on(made, gone)
+        await made.add_agent()
+        gone.kill_everything()
+        await made.until_node(gone.name, "lost")
+        await made.until_final()
+        await made.assert_sound()
+        assert await attempts(made) == [2] * len(ids)
+        rows = await made.fetch("select outcome, node from attempt")
+        assert len(rows) == len(ids), "the lost attempts are on record"
+
+
+async def test_a_task_lost_more_often_than_allowed_is_a_dead_letter(tmp_path):
+    async with cluster(tmp_path, agents=1) as made:
+        (task,) = await made.submit(made.program(60, retry={"node_losses": 1}))
+        for lost in range(1, 3):
+            await eventually(_runs(made, task, lost), what=f"run {lost}")
+            made.agents[0].kill_everything()
+            made.agents[0].start()
+        await made.until_final()
+        await made.assert_sound()
+        assert await made.fetchval("select node_losses from dead_letter where id = $1", task) == 2
+
+
+def _runs(made: Cluster, task: int, count: int) -> Callable[[], object]:
+    async def check() -> bool:
+        return len(made.runs_of(task)) == count
+
+    return check
+
+
+def thaw(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGCONT)
+    except ProcessLookupError:
+        return  # the other half of the agent has ended it, which is its right
