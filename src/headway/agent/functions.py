@@ -7,9 +7,7 @@ this machine. A changed file is loaded again.
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import hashlib
 import importlib
 import importlib.util
 import os
@@ -17,9 +15,12 @@ import pickle
 import sys
 from collections.abc import Callable
 from types import CoroutineType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class NotFound(Exception):
@@ -30,6 +31,7 @@ class BadResult(Exception):
     """The function returned something that cannot be sent."""
 
 
+RESULT_LIMIT = 4 * 2**20
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 _modules: dict[str, tuple[ModuleType, tuple[int, int]]] = {}  # file -> module, and (mtime, size) when it was loaded
@@ -37,24 +39,31 @@ _loop: asyncio.AbstractEventLoop | None = None
 
 
 class Function:
-    """A function ready to be called."""
+    """A function, found at its first call; one that is not there says so at every call, until the next batch looks again."""
 
-    __slots__ = ("call", "cap_s", "env", "file", "main", "pickled", "workdir")
+    __slots__ = ("_signature", "call", "cap_s", "env", "main", "name", "pickled", "plain", "workdir")
 
-    def __init__(self, name: str, codec: str) -> None:
-        where, _, qualname = name.partition(":")
+    def __init__(self, name: str, codec: str, env: dict[str, str], workdir: str, cap_s: float) -> None:
+        self.name, self.env, self.workdir, self.cap_s = name, env, workdir, cap_s
+        self.plain = not env and not workdir
         self.pickled = codec == "pickle"
-        self.env: dict[str, str] = {}
-        self.workdir = ""
-        self.cap_s = 0.0
-        self.file = where if where.endswith(".py") and os.path.isabs(where) else None
-        module = load_file(where) if self.file else load_module(where)
-        self.main = module if self.file else None  # pickles of a script's classes name __main__
-        self.call: Callable[..., Any] = _attribute(module, qualname, name)
+        where, _, qualname = name.partition(":")
+        file = where.endswith(".py") and os.path.isabs(where)
+        self._signature = _signature(where) if file else None
+        self.main: ModuleType | None = None  # pickles of a script's classes name __main__
+        self.call: Callable[..., Any]
+        try:
+            module = load_file(where) if file else load_module(where)
+            self.main = module if file else None
+            self.call = _attribute(module, qualname, name)
+        except NotFound as error:
+            self._signature = (-1, -1)
+            self.call = _raiser(error)
 
     @property
     def changed(self) -> bool:
-        return self.file is not None and _signature(self.file) != _modules[self.file][1]
+        """Whether it must be looked up again: its file is another, or it was not there."""
+        return self._signature is not None and self._signature != _signature(self.name.partition(":")[0])
 
     def run(self, data: bytes) -> bytes | None:
         """The encoded result of a call with an encoded input; None stands for None."""
@@ -89,16 +98,30 @@ class Function:
         if result is None:
             return None
         try:
-            return _encode(base64.b64encode(pickle.dumps(result)).decode())
+            encoded = _encode(base64.b64encode(pickle.dumps(result)).decode())
         except Exception as error:  # pickling runs the value's own code, which may raise anything
             raise BadResult(f"the result of type {type(result).__name__} cannot be pickled: {error}") from None
+        return _fitting(encoded)
+
+
+def _raiser(error: NotFound) -> Callable[..., Any]:
+    def missing(*args: Any, **kwargs: Any) -> Any:
+        raise error
+
+    return missing
+
+
+def _fitting(data: bytes) -> bytes:
+    if len(data) > RESULT_LIMIT:
+        raise BadResult(f"the result is larger than {RESULT_LIMIT} bytes")
+    return data
 
 
 def _encoded(result: Any) -> bytes | None:
     if result is None:
         return None
     try:
-        return _encode(result)
+        return _fitting(_encode(result))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadResult(
             f"the result of type {type(result).__name__} cannot be stored as JSON: {error}; return plain values, or submit "
@@ -110,6 +133,8 @@ def _complete(coroutine: CoroutineType[Any, Any, Any]) -> Any:
     """Run a coroutine on the loop that all async functions of this runner share, so that their clients stay connected."""
     global _loop
     if _loop is None:
+        import asyncio  # a third of a runner's start, and most functions are plain
+
         _loop = asyncio.new_event_loop()
         asyncio.set_event_loop(_loop)
     return _loop.run_until_complete(coroutine)
@@ -138,6 +163,8 @@ def load_file(path: str) -> ModuleType:
     folder = os.path.dirname(path)
     if folder not in sys.path:
         sys.path.insert(0, folder)  # as for a script that is run
+    import hashlib
+
     name = f"headway_script_{hashlib.blake2b(path.encode(), digest_size=6).hexdigest()}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

@@ -15,6 +15,7 @@ import msgspec
 
 _LENGTH = struct.Struct("<I")
 READ = 256 * 1024
+SOCKET_FD, SHARED_FD = 3, 4  # a runner's descriptors: the socket to its supervisor, and the memory they share
 
 
 class Terms(msgspec.Struct):

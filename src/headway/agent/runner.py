@@ -21,7 +21,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections import deque
 from queue import SimpleQueue
 from typing import Any, TextIO
@@ -29,28 +28,22 @@ from typing import Any, TextIO
 import msgspec
 
 from headway.agent import tree
-from headway.agent.functions import BadResult, Function, NotFound
-from headway.agent.link import READ, Frames, frame
+from headway.agent.functions import Function, NotFound
+from headway.agent.link import READ, SHARED_FD, SOCKET_FD, Frames, frame
 from headway.agent.reports import error_text, items
 from headway.client import context
 from headway.domain.lifecycle import Outcome
 from headway.wire.exchange import ErrorInfo
 
-SOCKET_FD, SHARED_FD = 3, 4
 FLUSH_NS = 2_000_000  # results are sent at least this often
 LONG_NS = 10_000_000  # calls longer than this have their CPU time and memory measured
 SAY = 32 * 1024
 SAY_NS = 50_000_000
 TRACE = 64 * 1024  # bytes of a traceback that are kept
-RESULT_LIMIT = 4 * 2**20
 GROWTH_EVERY = 256  # flushes between looks at the memory
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_clock = time.clock_gettime_ns
 _decode = msgspec.msgpack.Decoder().decode
-
-
-def _now() -> int:
-    """CLOCK_BOOTTIME in ns."""
-    return time.clock_gettime_ns(_BOOTTIME)
 
 
 class Interrupted(BaseException):
@@ -61,20 +54,20 @@ class Runner:
     def __init__(self, sock: socket.socket, shared: memoryview, *, tasks: int, growth: int) -> None:
         self.sock, self.shared = sock, shared
         self.todo: deque[list[Any]] = deque()
-        self.functions: dict[int, Function | NotFound] = {}
+        self.functions: dict[int, Function] = {}
         self.definitions: dict[int, list[Any]] = {}
         self.done: list[tuple[Any, ...]] = []
         self.output: list[tuple[int, int, int, bytes]] = []  # (id, attempt, stream, text)
         self.busy_ns = self.last_ns = 0
         self.begun = 0
-        self.current: tuple[int, int] = (0, 0)
+        self.current: list[Any] = [0, 0]
         self.spawned = False  # the running call started a process
         self.tasks, self.growth = tasks, growth
         self.first_rss = 0
         self.flushes = 0
         self.tired = False
-        self.flushed_at = self.last_end = _now()
-        self.wall_offset = time.time_ns() - _now()
+        self.flushed_at = self.last_end = _clock(_BOOTTIME)
+        self.wall_offset = time.time_ns() - _clock(_BOOTTIME)
         self.imported_ns = 0  # of the running call: not part of what the function takes
         self.cpu_before = 0.0
         self.sending = threading.Lock()
@@ -116,7 +109,7 @@ class Runner:
     def serve(self) -> None:
         self.send(["ready"])
         while self.wake.get():
-            self.last_end = _now()
+            self.last_end = _clock(_BOOTTIME)
             self.wall_offset = time.time_ns() - self.last_end
             for function in list(self.functions):
                 self.refresh(function)
@@ -131,77 +124,64 @@ class Runner:
             self.flush()
 
     def refresh(self, definition: int) -> None:
-        known = self.functions[definition]
-        if isinstance(known, NotFound) or known.changed:
+        if self.functions[definition].changed:
             del self.functions[definition]
 
     def run(self, order: list[Any]) -> None:
         """One call. The row it leaves is a wire Finished. It begins when the last one ended: one look at the clock each."""
         task, attempt, definition, data = order[:4]
+        begin, shared, current = self.last_end, self.shared, self.context
         self.begun += 1
-        begin = self.last_end
-        shared = self.shared
         shared[1] = begin
         shared[0] = self.begun
-        self.current = (task, attempt)
-        current = self.context
-        current.id, current.attempt = task, attempt
-        function = self.functions.get(definition)
-        if function is None:
-            function = self.find(definition)
-            self.imported_ns = _now() - begin
-        started_ms = (begin + self.wall_offset) // 1_000_000
-        if isinstance(function, Function):
-            current.deadline = started_ms / 1000 + function.cap_s
-            row = self.call(function, task, attempt, data, started_ms)
-        else:
-            row = self.failed(task, attempt, Outcome.NOT_STARTABLE, started_ms, function)
+        self.current = order
+        current.id = task
+        current.attempt = attempt
+        function = self.functions.get(definition) or self.find(definition)
+        result = failure = None
+        try:
+            if function.plain:
+                current.deadline = (begin + self.wall_offset) * 1e-9 + function.cap_s
+                result = function.run(data)
+            else:
+                result = self.run_inside(function, data)
+        except Interrupted:
+            self.flush()
+            os._exit(128 + signal.SIGTERM)  # the supervisor knows why it asked
+        except BaseException as error:
+            failure = error
         if self.spawned:
             self.clear_processes()
         if _stdout.pending or _stderr.pending:
             _stdout.ship()
             _stderr.ship()
-        end = self.last_end = _now()
+        end = self.last_end = _clock(_BOOTTIME)
         spent = self.last_ns = end - begin - self.imported_ns
         self.busy_ns += spent
+        started_ms, ended_ms = (begin + self.wall_offset) // 1_000_000, (end + self.wall_offset) // 1_000_000
+        if failure is not None:
+            self.done.append(_failed(task, attempt, started_ms, ended_ms, failure))
+        elif spent > LONG_NS:
+            self.done.append((task, attempt, 0, started_ms, ended_ms, result, None, None, self.cpu_ms(), _max_memory()))
+        else:
+            self.done.append((task, attempt, 0, started_ms, ended_ms, result))
         self.imported_ns = 0
-        if spent > LONG_NS and len(row) == 6:
-            row = (*row, None, None, self.cpu_ms(), _max_memory())
-        self.done.append(row)
 
-    def call(self, function: Function, task: int, attempt: int, data: bytes, started_ms: int) -> tuple[Any, ...]:
-        restore = _enter(function.env, function.workdir) if function.env or function.workdir else None
+    def run_inside(self, function: Function, data: bytes) -> bytes | None:
+        """A call with an environment or a folder of its own."""
+        self.context.deadline = time.time() + function.cap_s
+        restore = _enter(function.env, function.workdir)
         try:
-            result = function.run(data)
-            if result is not None and len(result) > RESULT_LIMIT:
-                raise BadResult(f"the result is larger than {RESULT_LIMIT} bytes")
-            return (task, attempt, 0, started_ms, (_now() + self.wall_offset) // 1_000_000, result)
-        except Interrupted:
-            self.flush()
-            os._exit(128 + signal.SIGTERM)  # the supervisor knows why it asked
-        except BaseException as error:
-            return self.failed(task, attempt, Outcome.ERROR, started_ms, error)
+            return function.run(data)
         finally:
-            if restore is not None:
-                restore()
+            restore()
 
-    def find(self, definition: int) -> Function | NotFound:
+    def find(self, definition: int) -> Function:
         name, codec, env, workdir, cap_ms = self.definitions[definition]
-        found: Function | NotFound
-        try:
-            found = Function(name, codec)
-            found.env, found.workdir, found.cap_s = env, workdir, cap_ms / 1000
-        except NotFound as error:
-            found = error
-        self.functions[definition] = found
+        begin = _clock(_BOOTTIME)
+        found = self.functions[definition] = Function(name, codec, env, workdir, cap_ms / 1000)
+        self.imported_ns = _clock(_BOOTTIME) - begin
         return found
-
-    def failed(self, task: int, attempt: int, outcome: Outcome, started_ms: int, error: BaseException) -> tuple[Any, ...]:
-        text = traceback.format_exception(error) if outcome is Outcome.ERROR or error.__cause__ else []
-        kind = "NotStartable" if outcome is Outcome.NOT_STARTABLE else _name(type(error))
-        message = f"exit {error.code}" if isinstance(error, SystemExit) else str(error)
-        info = error_text(ErrorInfo(kind, message[:TRACE], "".join(text)[-TRACE:]))
-        return (task, attempt, int(outcome), started_ms, time.time_ns() // 1_000_000, None, None, info)
 
     def cpu_ms(self) -> int:
         now = time.process_time()
@@ -226,7 +206,7 @@ class Runner:
             for capture in (_stdout, _stderr):
                 capture.ship()
             output, self.output = self.output, []
-            self.flushed_at = _now()
+            self.flushed_at = _clock(_BOOTTIME)
             if rows:
                 self.flushes += 1
                 busy, self.busy_ns = self.busy_ns, 0
@@ -251,7 +231,7 @@ class Runner:
             self.sock.sendall(frame(message))
 
     def progress(self, done: float, total: float, text: str) -> None:
-        self.send(["said", [], (*self.current, float(done), float(total), str(text)[:200])])
+        self.send(["said", [], (*self.current[:2], float(done), float(total), str(text)[:200])])
 
 
 class Printed(io.TextIOBase):
@@ -282,7 +262,7 @@ class Printed(io.TextIOBase):
             text = "".join(self.pending[:count]).encode(errors="replace")
             del self.pending[:count]
             self.size = 0
-            self.runner.output.append((*self.runner.current, self.stream, text))
+            self.runner.output.append((*self.runner.current[:2], self.stream, text))
 
     def fileno(self) -> int:
         return self.stream
@@ -310,6 +290,19 @@ class PrintedBytes(io.RawIOBase):
 
 _stdout: Printed
 _stderr: Printed
+
+
+def _failed(task: int, attempt: int, started_ms: int, ended_ms: int, error: BaseException) -> tuple[Any, ...]:
+    """The row of a call that raised, or of a function that is not there."""
+    import traceback  # not at the top: it would cost each runner's start 20 ms
+
+    missing = isinstance(error, NotFound)
+    text = "" if missing and error.__cause__ is None else "".join(traceback.format_exception(error))
+    kind = "NotStartable" if missing else _name(type(error))
+    message = f"exit {error.code}" if isinstance(error, SystemExit) else str(error)
+    info = error_text(ErrorInfo(kind, message[:TRACE], text[-TRACE:]))
+    outcome = Outcome.NOT_STARTABLE if missing else Outcome.ERROR
+    return (task, attempt, int(outcome), started_ms, ended_ms, None, None, info)
 
 
 def _enter(env: dict[str, str], workdir: str) -> Any:

@@ -15,13 +15,12 @@ import msgspec
 
 from headway.agent import tree
 from headway.agent.clock import boottime, wall_ms
-from headway.agent.link import Channel, Terms
+from headway.agent.link import SHARED_FD, SOCKET_FD, Channel, Terms
 from headway.agent.local_queue import Recipe
 from headway.agent.loop import Loop
 from headway.agent.output import STDERR, STDOUT, Capture
 from headway.agent.process import read_available
 from headway.agent.reports import Outbox
-from headway.agent.runner import SHARED_FD, SOCKET_FD
 from headway.agent.signals import RunnerDid, RunnerEnded, RunnerGaveBack, RunnerReady, Stimulus
 from headway.wire.exchange import Order, Progress
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import signal
 import socket
 import sys
@@ -303,7 +302,7 @@ class Supervisor:
 
 
 def _new_boot() -> str:
-    return secrets.token_hex(8)
+    return os.urandom(8).hex()
 
 
 def main() -> None:
