@@ -151,6 +151,15 @@ def test_a_higher_attempt_waits_for_the_end_of_the_lower(server: ScriptedServer,
     assert server.outcome(first) is Outcome.PRE_EMPTED
 
 
+@pytest.mark.usefixtures("agent")
+def test_output_that_a_server_cannot_store_does_not_hold_up_the_end_of_a_task(server: ScriptedServer) -> None:
+    server.refuses = lambda said: any(b"poison" in piece.data for piece in said.output)
+    poisoned = server.run(server.define(command=("echo", "poison")))
+    healthy = server.run(server.define(command=("echo", "fine")))
+    assert server.outcome(poisoned) is Outcome.SUCCEEDED
+    assert (server.text(poisoned), server.text(healthy)) == ("", "fine\n")
+
+
 def test_sigterm_gives_back_what_waits_and_lets_the_rest_end(server: ScriptedServer, agent: AgentProcess, tmp_path: Path) -> None:
     ref, _, go = start_program(server, tmp_path)
     big = server.define(command=("true",), resources=_whole_node())

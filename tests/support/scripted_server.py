@@ -50,6 +50,7 @@ class ScriptedServer:
         self.deaf = False  # answers nothing: the agent is cut off
         self.renew = True
         self.hold = self.lost = False
+        self.refuses: Callable[[Exchange], bool] = lambda said: False  # answered with 422, like a report it cannot store
         self.url = ""
         self._definitions: dict[int, Definition] = {}
         self._waiting: dict[tuple[int, int], Order] = {}
@@ -151,6 +152,9 @@ class ScriptedServer:
                 body = await reader.readexactly(length)
                 if self.deaf:
                     await asyncio.sleep(3600)
+                if " /v1/nodes " not in head and self.refuses(decode_exchange(body)):
+                    writer.write(b"HTTP/1.1 422 Unprocessable\r\ncontent-length: 0\r\n\r\n")
+                    continue
                 answer = self._register(body) if " /v1/nodes " in head else await self._exchange(decode_exchange(body))
                 writer.write(
                     b"HTTP/1.1 200 OK\r\ncontent-type: application/msgpack\r\ncontent-length: %d\r\n\r\n" % len(answer) + answer

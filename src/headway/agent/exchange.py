@@ -21,7 +21,7 @@ from headway.agent.reports import compose
 from headway.errors import Unauthorized, VersionMismatch
 from headway.version import VERSION
 from headway.wire import PROTOCOL
-from headway.wire.exchange import MSGPACK, Exchange, Ref, Register, Registered, encode_msgpack
+from headway.wire.exchange import MSGPACK, Exchange, Orders, Ref, Register, Registered, encode_msgpack
 from headway.wire.http import Http, Response
 from headway.wire.views import Problem
 
@@ -32,6 +32,7 @@ REGISTER_TIMEOUT_S = 5.0
 REPORT_TIMEOUT_S = 30.0
 REPORT_GAP_S = 0.003  # a short report waits so long for company when another was just sent: each costs 0.3 ms
 SHORT = 200
+PATIENCE = 5  # refusals of a report before it is sent part by part
 
 
 class Head(msgspec.Struct):
@@ -105,6 +106,7 @@ class ExchangeSide:
         self._parts: list[tuple[int, Part]] = []  # with the number of their report; they stay until they are answered
         self._news = asyncio.Event()
         self._reported_at = 0.0
+        self._refusals = 0
         self._server_drains = False
         self._received: list[Ref] = []
         self._unknown: list[int] = []
@@ -202,19 +204,31 @@ class ExchangeSide:
 
     async def _report(self) -> None:
         while True:
-            await self._news.wait()
-            self._news.clear()
-            while self._parts:
-                await self._gather()
-                count = self._portion()
-                parts = [part for _, part in self._parts[:count]]
-                while (answer := await self._call(self._head(), parts, timeout=REPORT_TIMEOUT_S)) is None:
-                    pass
-                last = self._parts[count - 1][0]
-                del self._parts[:count]
-                whole = not self._parts or self._parts[0][0] > last
-                self.link.send(Reported(last if whole else last - 1))
-                await self._accept(answer, self.boot)
+            while not self._parts:
+                self._news.clear()
+                await self._news.wait()
+            await self._gather()
+            count = self._portion()
+            answer = await self._say([part for _, part in self._parts[:count]])
+            if answer is None:
+                continue
+            last = self._parts[count - 1][0]
+            del self._parts[:count]
+            whole = not self._parts or self._parts[0][0] > last
+            self.link.send(Reported(last if whole else last - 1))
+            await self._accept(answer, self.boot)
+
+    async def _say(self, parts: list[Part]) -> bytes | None:
+        """One report. When a server keeps refusing it, the parts go one by one, so that one that it cannot store does not
+        hold up the others; such a part is dropped if it is no more than output. An end is never dropped."""
+        answer = await self._call(self._head(), parts, timeout=REPORT_TIMEOUT_S)
+        if answer is not None:
+            self._refusals = max(self._refusals - 1, 0) if len(parts) == 1 else 0
+        elif self._refusals >= 2 * PATIENCE and parts[0].field in ("output", "progress"):
+            self.log("agent.report_dropped", level="error", field=parts[0].field, reason="the server refuses it")
+            self._refusals = PATIENCE
+            return encode_msgpack(Orders(0))
+        return answer
 
     async def _gather(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -226,6 +240,8 @@ class ExchangeSide:
 
     def _portion(self) -> int:
         """How many parts go into one call."""
+        if self._refusals >= PATIENCE:
+            return 1
         size = 0
         for count, (_, part) in enumerate(self._parts, 1):
             size += len(part.items)
@@ -307,6 +323,7 @@ class ExchangeSide:
         try:
             answer = await self._post(compose(head, parts), timeout)
         except (ConnectionError, TimeoutError, Unavailable) as error:
+            self._refusals += isinstance(error, Rejected)
             self._received += head.received
             self._unknown += head.unknown_definitions
             if not self.servers.failures:
@@ -326,11 +343,15 @@ class ExchangeSide:
             return response.body
         if response.status in (404, 409, 410):
             raise Refused(_detail(response))
-        raise Unavailable(_detail(response))
+        raise (Rejected if response.status in (400, 413, 422, 500) else Unavailable)(_detail(response))
 
 
 class Unavailable(Exception):
     """The server cannot answer now."""
+
+
+class Rejected(Unavailable):
+    """The server understood the call and will not have it."""
 
 
 def _registered(response: Response) -> Registered:
