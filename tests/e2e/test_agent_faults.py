@@ -184,6 +184,13 @@ def test_a_second_sigterm_ends_what_runs_as_pre_empted(server: ScriptedServer, a
     assert not alive(pid)
 
 
+def test_an_agent_that_never_reached_a_server_ends_when_asked(tmp_path: Path) -> None:
+    with running_agent(tmp_path, "http://127.0.0.1:9", drain_s=1.0) as agent:
+        agent.supervisor()
+        assert agent.stop() == 0
+        assert not marked_processes(agent)
+
+
 def test_two_agents_of_one_node_on_one_folder_are_refused(server: ScriptedServer, agent: AgentProcess, tmp_path: Path) -> None:
     server.wait(lambda: server.registered)
     with running_agent(tmp_path / "agent", server.url) as second:

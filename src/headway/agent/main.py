@@ -49,6 +49,7 @@ FROZEN_S = 0.15  # after the end of the lease: the supervisor has had its chance
 END_GRACE_S = 5.0
 FORSAKEN_S = 30.0  # an adopted agent whom no server answers for so long ends: nobody may be left to stop it
 LAST_REPORT_S = 2.0
+QUIT_S = 5.0
 
 
 def run(settings: Settings) -> int:
@@ -192,16 +193,22 @@ class Agent:
             task.cancel()
         await asyncio.gather(*everything, return_exceptions=True)
         if serving in done:
-            link.send(Quit())
-            await link.ended.wait()
+            await self._quit(link)
             return _failed(serving.exception())
         if stopping in done or forsaken in done:
             await side.beat_once()
-            link.send(Quit())
-            await link.ended.wait()
+            await self._quit(link)
             return 0
         telemetry.log("agent.supervisor_gone", level="error", how="died" if dead in done else "does not answer")
         return None
+
+    async def _quit(self, link: Link) -> None:
+        """The supervisor kills what is left and exits; one that does not is killed with everything below it."""
+        link.send(Quit())
+        try:
+            await asyncio.wait_for(link.ended.wait(), QUIT_S)
+        except TimeoutError:
+            self._kill_supervisor()
 
     def _asked_to_stop(self) -> None:
         (self._hurry if self._stop.is_set() else self._stop).set()
@@ -220,8 +227,12 @@ class Agent:
     async def _settled(self, side: ExchangeSide, seconds: float, hurry: asyncio.Event) -> bool:
         """Whether within that time nothing is held any more and everything was reported."""
         until = boottime() + seconds
-        while boottime() < until and not hurry.is_set():
-            if (await side.state()).settled and side.clear:
+        while (left := until - boottime()) > 0 and not hurry.is_set():
+            try:
+                state = await asyncio.wait_for(side.state(), left)
+            except TimeoutError:
+                return False
+            if state.settled and side.clear:
                 return True
             await asyncio.sleep(0.05)
         return False

@@ -206,7 +206,7 @@ class Supervisor:
         self.runners.drop_all()
         self.handle(Fenced())
         self.boot, self.lease = _new_boot(), None
-        self._send(NewBoot(self.boot))
+        self.say_boot()
 
     def _kill_everything(self) -> None:
         roots = [*self.executables.pids, *self.runners.pids]
@@ -241,6 +241,9 @@ class Supervisor:
         if frames is None:
             self._disconnected(channel)
             return
+        self.hear(frames)
+
+    def hear(self, frames: list[bytes]) -> None:
         for body in frames:
             message = _decode(body)
             if self.lease is not None and boottime() >= self.lease:
@@ -258,6 +261,9 @@ class Supervisor:
             self.channel.send(message)
             if was_clear and not self.channel.clear:
                 self.loop.want_write(self.channel.sock.fileno(), True)
+
+    def say_boot(self) -> None:
+        self._send(NewBoot(self.boot))
 
     def _ship(self) -> None:
         if (report := self.outbox.take()) is not None:
@@ -296,7 +302,7 @@ class Supervisor:
         theirs.close()
         self._connect(Channel(ours))
         self._send(Adopt(self.setup.settings, os.getpid()))
-        self._send(NewBoot(self.boot))
+        self.say_boot()
         for report in self.outbox.unanswered():
             self._send(report)
 
@@ -311,13 +317,16 @@ def main() -> None:
     os.set_inheritable(LINK_FD, False)
     channel = Channel(socket.socket(fileno=LINK_FD))
     channel.sock.setblocking(True)
-    frames = channel.receive()
+    frames: list[bytes] | None = []
+    while frames == []:
+        frames = channel.receive()
     channel.sock.setblocking(False)
-    if not frames:
+    if frames is None:
         return  # whoever started this is gone already
     setup = _decode(frames[0])
     if not isinstance(setup, Setup):
         raise TypeError(f"expected Setup, got {type(setup).__name__}")
     supervisor = Supervisor(setup, channel, os.getppid())
-    supervisor._send(NewBoot(supervisor.boot))
+    supervisor.say_boot()
+    supervisor.hear(frames[1:])
     supervisor.run()
