@@ -35,13 +35,19 @@ async def serve(settings: Settings, *, ready: Callable[[str], None] | None = Non
     await core.start()
     await _accept_tokens(core, settings)
     server = _Server(_uvicorn(core, settings))
+    server.core = core
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.end)
+    if ready is not None:
+        ready(core.url)
+    serving = asyncio.ensure_future(server.serve(sockets=[sock]))
     try:
-        if ready is not None:
-            ready(core.url)
-        await server.serve(sockets=[sock])
+        await asyncio.shield(serving)
+    except asyncio.CancelledError:  # `up` ends us like this, after its agent
+        server.end()
+        await serving
+        raise
     finally:
         await core.stop()
 
@@ -67,7 +73,10 @@ def _uvicorn(core: Core, settings: Settings) -> uvicorn.Config:
 class _Server(uvicorn.Server):
     """uvicorn without its own signal handlers: ours also serve `up`, which ends the agent first."""
 
+    core: Core
+
     def end(self) -> None:
+        self.core.begin_stop()
         self.should_exit = True
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:

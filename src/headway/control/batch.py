@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -149,22 +149,16 @@ async def store_batch(connection: Connection, batch: Batch) -> None:
         edges += more_edges
     await _unclaim_failed(connection, batch)
     if tasks:
-        await connection.copy_to_table("task", source=_Source(copy.document(tasks)), columns=copy.COLUMNS, format="binary")
+        await connection.copy_to_table("task", source=_stream(copy.document(tasks)), columns=copy.COLUMNS, format="binary")
     if edges:
         await connection.copy_to_table(
-            "edge", source=_Source(copy.document(edges)), columns=("upstream", "downstream", "kind"), format="binary"
+            "edge", source=_stream(copy.document(edges)), columns=("upstream", "downstream", "kind"), format="binary"
         )
 
 
-class _Source:
-    """Bytes as the file-like object asyncpg reads; one read, no copies into small pieces."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-
-    def read(self, _size: int) -> bytes:
-        data, self.data = self.data, b""
-        return data
+async def _stream(data: bytes) -> AsyncIterator[bytes]:
+    """Bytes as asyncpg likes them best: from a file-like object it would read in a thread."""
+    yield data
 
 
 async def _claim_keys(connection: Connection, batch: Batch) -> None:

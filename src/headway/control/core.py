@@ -111,9 +111,15 @@ class Core:
         self.ready = True
         telemetry.log("server.started", holder=self.holder, number=self.ids.number)
 
+    def begin_stop(self) -> None:
+        """Nobody waits here any longer: long polls, waiting clients and streams are answered."""
+        self.ready = False
+        self.sessions.stop()
+        self.waiting.stop()
+
     async def stop(self) -> None:
         """Hand the duties on, end the loops, give the number back."""
-        self.ready = False
+        self.begin_stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -6,7 +6,9 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from headway.errors import HeadwayError
+import asyncpg
+
+from headway.errors import HeadwayError, Unavailable
 from headway.store.database import Database
 from headway.store.queries import query
 
@@ -34,11 +36,13 @@ class Heartbeats:
             waiting, self._waiting = self._waiting, {}
             try:
                 await self._commit(waiting)
-            except HeadwayError as error:
+            except (HeadwayError, asyncpg.PostgresError) as error:
                 for futures in waiting.values():
                     for future in futures:
                         if not future.done():
-                            future.set_exception(error)
+                            future.set_exception(
+                                error if isinstance(error, HeadwayError) else Unavailable(f"the heartbeat was not stored: {error}")
+                            )
                             future.exception()
 
     async def _commit(self, waiting: dict[tuple[int, str], list[asyncio.Future[bool | None]]]) -> None:

@@ -214,6 +214,7 @@ class Planner:
 
     async def _lease(self, plan: list[Placed]) -> int:
         wanted = sorted((key[2], placed.node) for placed in plan for key in placed.keys)
+        sessions = dict(self.sessions.by_node)
         try:
             async with self.database.hot() as connection:
                 rows = await connection.fetch(_LEASE, [w[0] for w in wanted], [w[1] for w in wanted], self._epoch)
@@ -230,7 +231,7 @@ class Planner:
                 await self.database.transact(lambda connection: self.leader.fence(connection, "planner"))
         else:
             telemetry.waited(max(0.0, (self.clock.now() - min(row["eligible_at"] for row in rows)).total_seconds()))
-        elsewhere = self.sessions.offer(orders)
+        elsewhere = self.sessions.offer(orders, sessions)
         if elsewhere:
             self.tell_elsewhere(elsewhere)
         return len(rows)

@@ -76,7 +76,7 @@ class ReportDesk:
                     await self._commit([waiting])
                 return
             telemetry.log("report.refused", node=batch[0].node, error=repr(error))
-            _fail(batch, error if isinstance(error, HeadwayError) else HeadwayError(f"the report could not be stored: {error}"))
+            _fail(batch, _refusal(error))
         else:
             for waiting in batch:
                 if not waiting.done.done():
@@ -89,6 +89,15 @@ class ReportDesk:
         for waiting in batch:
             _sort_into(reports, waiting.node, waiting.exchange, now_ms)
         return await self.database.transact(lambda connection: record(connection, reports, self.definitions))
+
+
+def _refusal(error: Exception) -> HeadwayError:
+    """Values that cannot be stored are the agent's mistake, anything else is ours."""
+    if isinstance(error, HeadwayError):
+        return error
+    if isinstance(error, (ValueError, asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)):
+        return InvalidInput(f"the report could not be stored: {error}")
+    return HeadwayError(f"the report could not be stored: {error}")
 
 
 def _fail(batch: list[_Waiting], error: HeadwayError) -> None:

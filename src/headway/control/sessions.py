@@ -91,6 +91,13 @@ class Sessions:
 
     definitions: Definitions
     by_node: dict[int, Session] = field(default_factory=dict)
+    stopping: bool = False
+
+    def stop(self) -> None:
+        """Answer every waiting poll: the agents go to another server."""
+        self.stopping = True
+        for session in self.by_node.values():
+            session.wake.set()
 
     def open(self, node: int, boot: str) -> tuple[Session, bool]:
         """The session of this boot, and whether it is new here."""
@@ -134,7 +141,7 @@ class Sessions:
         deadline = time.monotonic() + seconds
         session.polls += 1
         try:
-            while self.by_node.get(session.node) is session and not session.due(time.monotonic()):
+            while not self.stopping and self.by_node.get(session.node) is session and not session.due(time.monotonic()):
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return

@@ -30,6 +30,16 @@ class Waiting:
     _by_task: dict[int, set[asyncio.Event]] = field(default_factory=dict)
     _streams: set[asyncio.Event] = field(default_factory=set)
     _look: asyncio.Event = field(default_factory=asyncio.Event)
+    _stopping: bool = False
+
+    def stop(self) -> None:
+        """Answer everybody who waits; streams end, and their clients resume elsewhere."""
+        self._stopping = True
+        for events in self._by_task.values():
+            for event in events:
+                event.set()
+        for event in self._streams:
+            event.set()
 
     def __post_init__(self) -> None:
         self.bus.on_ended.append(self._ended)
@@ -79,7 +89,7 @@ class Waiting:
                 async with self.database.cold() as connection:
                     found = [row["id"] for row in await connection.fetch(_FINAL, ids, tenant)]
                 left = deadline - time.monotonic()
-                if found or left <= 0:
+                if found or left <= 0 or self._stopping:
                     return found
                 try:
                     async with asyncio.timeout(left):
@@ -101,7 +111,7 @@ class Waiting:
         wake = asyncio.Event()
         self._streams.add(wake)
         try:
-            while True:
+            while not self._stopping:
                 wake.clear()
                 async with self.database.cold() as connection:
                     rows = await connection.fetch(_EVENTS, after[0], after[1], tenant, 1000)
