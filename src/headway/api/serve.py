@@ -20,6 +20,7 @@ from headway.errors import ConfigError
 from headway.store.migrate import migrate
 
 GRACE_S = 5  # open requests may finish for so long
+BACKLOG = 2048
 
 
 async def serve(settings: Settings, *, ready: Callable[[str], None] | None = None) -> None:
@@ -64,7 +65,7 @@ def _uvicorn(core: Core, settings: Settings) -> uvicorn.Config:
         ssl_keyfile=settings.tls_key,
         timeout_graceful_shutdown=GRACE_S,
         timeout_keep_alive=75,
-        backlog=2048,
+        backlog=BACKLOG,
         server_header=False,
         date_header=False,
     )
@@ -89,6 +90,7 @@ def _listen(settings: Settings) -> socket.socket:
         sock = socket.socket(family, socket.SOCK_STREAM)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((settings.host, settings.port))
+        sock.listen(BACKLOG)  # now: whoever is told the address may connect at once, and waits until we serve
     except OSError as error:
         raise ConfigError(
             f"cannot listen on {settings.host}:{settings.port}: {error.strerror}",

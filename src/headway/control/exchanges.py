@@ -90,7 +90,7 @@ class Exchanges:
         session, new = self.sessions.open(node, said.boot)
         session.last_seen = time.monotonic()
         reply = Orders(said.sequence)
-        if new and not await self._welcome(session):
+        if new and not await self._welcome_or_forget(session):
             reply.lost = True
             return reply
         session.acknowledge(said)
@@ -109,6 +109,15 @@ class Exchanges:
     def _boot_of(self, node: int) -> str | None:
         known = self.fleet.nodes.get(node)
         return known.boot if known else None
+
+    async def _welcome_or_forget(self, session: Session) -> bool:
+        """A boot that could not be welcomed, because the database is away, is new again when it comes back."""
+        try:
+            return await self._welcome(session)
+        except Unavailable:
+            if self.sessions.by_node.get(session.node) is session:
+                self.sessions.close(session.node)
+            raise
 
     async def _welcome(self, session: Session) -> bool:
         """First contact of a boot with this server: is it the one that is registered and alive?"""

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 import asyncpg
+import msgspec
 
 from headway import telemetry
 from headway.control.bus import Bus
@@ -13,13 +14,14 @@ from headway.control.clock import Clock
 from headway.control.definitions import Definitions
 from headway.control.record import Reports, record
 from headway.control.settle import Effects, tell
-from headway.errors import HeadwayError, Unavailable
+from headway.errors import HeadwayError, InvalidInput, Unavailable
 from headway.store.database import Database
-from headway.wire.exchange import Exchange, Output, Progress
+from headway.wire.exchange import ErrorInfo, Exchange, Output, Progress
 
 CLOCK_SLACK_MS = 100  # an agent whose clock differs by more has its times moved onto the database's
 _EARLIEST_MS = 946_684_800_000  # the year 2000
 MAX_TEXT = 500
+MAX_ERROR = 256 * 1024  # characters of a message or traceback
 BATCH = 4_000
 
 
@@ -117,13 +119,30 @@ def _sort_into(reports: Reports, node: int, exchange: Exchange, now_ms: int) -> 
             finished.ended_ms = _plausible(finished.ended_ms + shift, now_ms)
             begun = _plausible(finished.started_ms + shift, now_ms) if finished.started_ms else 0
             finished.started_ms = min(begun, finished.ended_ms)
-        (reports.failed if finished.outcome else reports.succeeded).append((node, finished))
+        if finished.outcome:
+            finished.error = _error_text(finished.error)
+            reports.failed.append((node, finished))
+        else:
+            reports.succeeded.append((node, finished))
     for started in exchange.started:
         started.at_ms = _plausible(started.at_ms + shift, now_ms)
         reports.started.append((node, started))
     reports.returned += [(node, ref) for ref in exchange.returned]
     reports.output += [_shifted(o, shift, now_ms) for o in exchange.output]
     reports.progress += [_clean(p) for p in exchange.progress]
+    exchange.now_ms = 0  # its times are moved: when the batch must be tried again, they are not moved twice
+
+
+def _error_text(said: str | None) -> str | None:
+    """JSON of an ErrorInfo that can be stored, whatever the agent said: an attempt that ended must be able to end."""
+    if said is None:
+        return None
+    try:
+        info = msgspec.json.decode(said, type=ErrorInfo)
+    except ValueError:
+        info = ErrorInfo("Error", said)
+    kept = ErrorInfo(*(part.replace("\x00", "")[:MAX_ERROR] for part in (info.type, info.message, info.traceback)))
+    return said if kept == info and len(said) <= 3 * MAX_ERROR else msgspec.json.encode(kept).decode()
 
 
 def _plausible(moment_ms: int, now_ms: int) -> int:

@@ -119,13 +119,20 @@ class Sessions:
         session = self.by_node.get(node)
         return session is not None and (session.polls > 0 or time.monotonic() - session.last_seen < FRESH_S)
 
-    def offer(self, orders: dict[int, list[Order]]) -> list[int]:
-        """Hand planned orders to the sessions here; returns the nodes that talk to other servers."""
+    def offer(self, orders: dict[int, list[Order]], planned_for: dict[int, Session]) -> list[int]:
+        """Hand planned orders to the sessions here; returns the nodes that talk to other servers.
+
+        `planned_for` are the sessions from before the plan was written. One that was replaced meanwhile is another boot: its
+        registration may have taken these very attempts back, so it must not run them. What is still meant for it is looked up
+        at its next heartbeat.
+        """
         elsewhere = []
         for node, items in orders.items():
             session = self.by_node.get(node)
-            if session is not None:
+            if session is not None and session is planned_for.get(node):
                 session.offer(items)
+            elif session is not None:
+                session.last_reconciled = 0.0
             if not self.is_here(node):
                 elsewhere.append(node)
         return elsewhere
