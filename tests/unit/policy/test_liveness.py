@@ -1,0 +1,67 @@
+"""A silent node is lost in time; a reaper's own absence kills nobody (I1)."""
+
+from __future__ import annotations
+
+import datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.policy.liveness import Watch
+from headway.policy.pace import LONGEST_HORIZON_S, Pace
+
+AT = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
+
+def seen(seconds: float) -> datetime.datetime:
+    return AT + datetime.timedelta(seconds=seconds)
+
+
+def test_a_node_silent_for_the_limit_is_lost():
+    watch = Watch(lost_s=5, longest_tick_s=1.5)
+    lost = [watch.tick({1: seen(0)}, now=t * 0.5) for t in range(12)]
+    assert lost[:10] == [[]] * 10
+    assert lost[10] == [1]
+
+
+def test_a_heartbeat_starts_the_count_over():
+    watch = Watch(lost_s=2, longest_tick_s=1.5)
+    for t in range(100):
+        assert watch.tick({1: seen(t // 3)}, now=t * 0.5) == []
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=50))
+def test_only_time_the_reaper_watched_counts(gaps):
+    watch = Watch(lost_s=5, longest_tick_s=1.5)
+    now, watched = 0.0, 0.0
+    watch.tick({1: seen(0)}, now)
+    for gap in gaps:
+        now += gap
+        watched = watched + gap if gap <= 1.5 else 0.0
+        if watch.tick({1: seen(0)}, now):
+            assert watched >= 5 - 1e-6
+            return
+
+
+def test_a_node_that_runs_dry_is_supplied_further_ahead_within_the_bound():
+    pace = Pace()
+    for i in range(100):
+        pace.finished(100, i * 0.02, held=0)
+    assert pace.horizon_s == LONGEST_HORIZON_S
+    assert pace.ahead() <= pace.rate * LONGEST_HORIZON_S
+
+
+def test_slow_tasks_are_not_supplied_ahead():
+    pace = Pace()
+    for i in range(50):
+        pace.finished(1, i * 1.0, held=0)
+    assert pace.ahead() == 0
+
+
+def test_a_stall_is_noticed():
+    pace = Pace()
+    for i in range(50):
+        pace.finished(400, i * 0.01, held=500)
+    busy = pace.ahead()
+    pace.finished(1, 3.0, held=500)
+    assert pace.ahead() < busy / 10

@@ -1,0 +1,37 @@
+"""The error map is total and the OpenAPI document says exactly what the application serves."""
+
+from __future__ import annotations
+
+import re
+
+from headway import errors
+from headway.api import openapi, problems
+from headway.api.app import ROUTES, openapi_json
+from headway.domain.task import TaskSpec
+
+
+def every_error(kind: type = errors.HeadwayError) -> set[type]:
+    return {kind}.union(*(every_error(child) for child in kind.__subclasses__() if child.__module__ == "headway.errors"))
+
+
+def test_every_error_has_a_status():
+    assert {kind.code for kind in every_error()} == set(problems.STATUS)
+
+
+def test_every_route_is_documented_and_every_documented_route_exists():
+    served = {
+        (method.lower(), re.sub(r":\w+}", "}", path))
+        for handler in [*ROUTES, openapi_json]
+        for path in handler.paths
+        for method in handler.http_methods
+        if method in ("GET", "POST")
+    }
+    documented = {(route.method, route.path) for route in openapi.TABLE}
+    assert served == documented
+
+
+def test_the_document_is_openapi_3_1_and_knows_every_field_of_a_task():
+    document = openapi.document()
+    assert document["openapi"] == "3.1.0"
+    fields = document["components"]["schemas"]["TaskSpec"]["properties"]
+    assert set(fields) == set(TaskSpec.__struct_fields__)
