@@ -85,7 +85,8 @@ class LocalQueue:
     def next(self, free: Amounts, skip: Collection[int] = ()) -> Group | None:
         """The group to start from: the oldest head that fits, unless one before it was passed too often."""
         waiting = [group for group in self.groups.values() if group.orders]
-        waiting.sort(key=lambda group: group.arrivals[0][0])
+        if len(waiting) > 1:
+            waiting.sort(key=lambda group: group.arrivals[0][0])
         for group in waiting:
             if id(group) not in skip and fits(group.need, free):
                 return group
@@ -138,4 +139,19 @@ class LocalQueue:
 
 
 def fits(need: Amounts, free: Amounts) -> bool:
-    return all(asked <= there for asked, there in zip(need, free, strict=True))
+    """Written out, as the two below: asked several times for each program that is started."""
+    a, b, c, d, e, f = need
+    u, v, w, x, y, z = free
+    return a <= u and b <= v and c <= w and d <= x and e <= y and f <= z
+
+
+def minus(free: Amounts, need: Amounts) -> Amounts:
+    a, b, c, d, e, f = need
+    u, v, w, x, y, z = free
+    return u - a, v - b, w - c, x - d, y - e, z - f
+
+
+def plus(free: Amounts, need: Amounts) -> Amounts:
+    a, b, c, d, e, f = need
+    u, v, w, x, y, z = free
+    return u + a, v + b, w + c, x + d, y + e, z + f

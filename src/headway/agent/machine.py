@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from headway.agent.local_queue import Amounts, Estimate, LocalQueue, Recipe
+from headway.agent.local_queue import Amounts, Estimate, LocalQueue, Recipe, minus, plus
 from headway.agent.pool import Pool
 from headway.agent.reports import error_text
 from headway.agent.signals import (
@@ -207,10 +207,10 @@ class Machine:
             self.out.append(Spawn(order, recipe.definition))
 
     def allocate(self, need: Amounts) -> None:
-        self.free = tuple(there - asked for there, asked in zip(self.free, need, strict=True))
+        self.free = minus(self.free, need)
 
     def release(self, need: Amounts) -> None:
-        self.free = tuple(there + asked for there, asked in zip(self.free, need, strict=True))
+        self.free = plus(self.free, need)
 
     # --- ending
 
