@@ -142,7 +142,7 @@ def _error_text(said: str | None) -> str | None:
     except ValueError:
         info = ErrorInfo("Error", said)
     kept = ErrorInfo(*(part.replace("\x00", "")[:MAX_ERROR] for part in (info.type, info.message, info.traceback)))
-    return said if kept == info and len(said) <= 3 * MAX_ERROR else msgspec.json.encode(kept).decode()
+    return msgspec.json.encode(kept).decode()
 
 
 def _plausible(moment_ms: int, now_ms: int) -> int:
