@@ -30,7 +30,7 @@ def moment(unix_us: int) -> int:
 def task_row(
     id: int, start_by_us: int, eligible_us: int, tenant: int, definition: int, shape: int, cap_ms: int, blocked_on: int, state: int,
     category: int, has_dependants: int, tree: int | None, level: int | None, size: float | None, name: bytes | None,
-    labels: bytes | None, key: bytes | None, input: bytes, /,
+    labels: bytes | None, key: bytes | None, input: bytes,
 ) -> bytes:  # fmt: skip
     """One row of `task`."""
     fixed = _FIXED.pack(
