@@ -67,6 +67,7 @@ def _uvicorn(core: Core, settings: Settings) -> uvicorn.Config:
         timeout_keep_alive=75,
         backlog=BACKLOG,
         server_header=False,
+        proxy_headers=False,
         date_header=False,
     )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import asyncpg
 
 from headway import telemetry
-from headway.control.batch import Batch, Request, store_batch
+from headway.control.batch import Batch, Request, store_batch, store_plain
 from headway.control.bus import Bus
 from headway.control.clock import Clock
 from headway.control.draft import Draft
@@ -102,7 +102,11 @@ class Admission:
     async def _store(self, requests: list[Request]) -> None:
         batch = Batch(requests, await self.ids.take(sum(len(r.drafts) + bool(r.tree_name) for r in requests)), self.clock.now_us())
         try:
-            await self.database.transact(lambda connection: store_batch(connection, batch))
+            if batch.plain:
+                async with self.database.hot() as connection:
+                    await store_plain(connection, batch)
+            else:
+                await self.database.transact(lambda connection: store_batch(connection, batch))
         except (Unavailable, *GONE):
             # The connection went away; perhaps after the COMMIT arrived. Only the database knows.
             if not await self._was_committed(batch):

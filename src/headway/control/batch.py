@@ -69,6 +69,14 @@ class Batch:
             request.ids = list(request.fresh_ids)
             request.created = [True] * len(request.drafts)
 
+    @property
+    def plain(self) -> bool:
+        """Only tasks: no keys, edges or trees. One COPY is then the whole transaction."""
+        return all(
+            request.tree_name is None and all(draft.key is None and not draft.edges for draft in request.drafts)
+            for request in self.requests
+        )
+
     def probe(self) -> list[int]:
         """Ids by which the batch is found if its commit went through."""
         return [i for r in self.requests if r.error is None for i, new in zip(r.ids, r.created, strict=True) if new][:1]
@@ -128,6 +136,13 @@ class Batch:
         )  # fmt: skip
 
 
+async def store_plain(connection: Connection, batch: Batch) -> None:
+    """A plain batch: atomic by itself, two round trips less."""
+    batch.reset()
+    rows = [row for request in batch.requests for row in batch.rows(request, {})[0]]
+    await _copy(connection, "task", copy.COLUMNS, rows)
+
+
 async def store_batch(connection: Connection, batch: Batch) -> None:
     """Everything of the batch in the caller's transaction."""
     batch.reset()
@@ -148,12 +163,13 @@ async def store_batch(connection: Connection, batch: Batch) -> None:
         edges += new_edges
         edges += more_edges
     await _unclaim_failed(connection, batch)
-    if tasks:
-        await connection.copy_to_table("task", source=_stream(copy.document(tasks)), columns=copy.COLUMNS, format="binary")
-    if edges:
-        await connection.copy_to_table(
-            "edge", source=_stream(copy.document(edges)), columns=("upstream", "downstream", "kind"), format="binary"
-        )
+    await _copy(connection, "task", copy.COLUMNS, tasks)
+    await _copy(connection, "edge", copy.EDGE_COLUMNS, edges)
+
+
+async def _copy(connection: Connection, table: str, columns: Sequence[str], rows: list[bytes]) -> None:
+    if rows:
+        await connection.copy_to_table(table, source=_stream(copy.document(rows)), columns=columns, format="binary")
 
 
 async def _stream(data: bytes) -> AsyncIterator[bytes]:

@@ -19,6 +19,7 @@ COLUMNS = (
     "id", "start_by", "eligible_at", "tenant", "definition", "shape", "cap_ms", "blocked_on", "state", "category", "has_dependants",
     "tree", "level", "size", "name", "labels", "key", "input",
 )  # fmt: skip
+EDGE_COLUMNS = ("upstream", "downstream", "kind")
 _FIXED = struct.Struct(">h iq iq iq ii ii ii ii ii ih ih ib".replace(" ", ""))
 _COUNT = len(COLUMNS)
 
