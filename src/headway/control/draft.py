@@ -124,12 +124,16 @@ class Drafts:
     async def single(self, tenant: int, spec: TaskSpec) -> Draft:
         """The draft of one spec, which is used up; edges name tasks already stored."""
         draft = draft_of(spec)
-        draft.interned = self._known(tenant, spec) or await self._intern(tenant, spec)
         draft.existing = [(_existing(edge), edge.when) for edge in draft.edges]
+        draft.interned = self._known(tenant, spec) or await self._intern(tenant, spec)
         return draft
 
     def _known(self, tenant: int, spec: TaskSpec) -> Interned | None:
-        return self._specs.get((tenant, _content(spec)))
+        try:
+            return self._specs.get((tenant, _content(spec)))
+        except OverflowError:  # a whole number beyond 64 bits: the definition's checks know which
+            define(spec)
+            raise InvalidInput("a number is larger than 64 bits") from None
 
     async def _intern(self, tenant: int, spec: TaskSpec) -> Interned:
         interned = await self.definitions.intern(tenant, define(spec))
@@ -181,7 +185,12 @@ def check_input(data: bytes) -> bytes:
 
 def payload_hash(spec: TaskSpec) -> bytes:
     """What makes two requests with one idempotency key the same request: everything but the key."""
-    return hashlib.blake2b(msgspec.json.encode(msgspec.structs.replace(spec, idempotency_key=None)), digest_size=16).digest()
+    try:
+        body = msgspec.json.encode(msgspec.structs.replace(spec, idempotency_key=None))
+    except OverflowError:
+        define(spec)  # knows which number it is
+        raise InvalidInput("a number is larger than 64 bits") from None
+    return hashlib.blake2b(body, digest_size=16).digest()
 
 
 def _check_count(count: int) -> None:

@@ -63,6 +63,10 @@ class Exchanges:
                 hint="run the same version of Headway on both",
             )
         check_name(asked.name)
+        check_name(asked.boot, "boot")
+        for field, text in (("version", asked.version), ("region", asked.region)):
+            if text:
+                check_name(text, field)
         check_labels(asked.capacity.labels, "capacity.labels")
         if min(asked.capacity.amounts()) < 0 or max(asked.capacity.amounts()) >= 2**62:
             raise InvalidInput("capacity: an amount is out of range", field="capacity")

@@ -78,10 +78,10 @@ async def _successes(connection: Connection, finished: list[tuple[int, Finished]
         [node for node, _ in finished],
         [f.started_ms for _, f in finished],
         [f.ended_ms for _, f in finished],
-        [f.result for _, f in finished],
-        [f.exit_code for _, f in finished],
-        [f.cpu_ms for _, f in finished],
-        [f.max_memory for _, f in finished],
+        _sparse([f.result for _, f in finished]),
+        _sparse([f.exit_code for _, f in finished]),
+        _sparse([f.cpu_ms for _, f in finished]),
+        _sparse([f.max_memory for _, f in finished]),
     )
     waited_for = []
     for task, _tenant, shape, node, has_dependants, _tree in done:
@@ -210,6 +210,11 @@ async def _outputs(connection: Connection, reports: Reports) -> None:
     if reports.progress:
         last = {p.id: (p.id, p.attempt, p.done, p.total, p.text) for p in reports.progress}
         await connection.execute(_PROGRESS, *_columns(sorted(last.values())))
+
+
+def _sparse(column: list[Any]) -> list[Any]:
+    """A column of nulls is sent as an empty array, which unnest fills up with nulls: encoding costs 0.3 µs an element."""
+    return column if any(value is not None for value in column) else []
 
 
 def _columns(rows: list[tuple[Any, ...]]) -> list[list[Any]]:

@@ -16,6 +16,7 @@ Key = tuple[datetime.datetime, int, int]  # (start_by, cap_ms, id): the order it
 
 BEGINNING: Key = (datetime.datetime(1, 1, 1, tzinfo=datetime.UTC), 0, 0)
 HEAD_LIMIT = 4000  # tasks of one group kept in memory; the rest stays in the database
+_AFTER_ALL_IDS = 2**63
 _COMPACT = 1000  # handed-out keys that may stay at the front of the list before it is cut
 
 
@@ -57,10 +58,13 @@ class Head:
         self.more = len(keys) >= asked
 
     def run_before(self, bound: Key | None) -> int:
-        """How many of the front come before `bound` (at least one: the caller saw that the first does)."""
+        """How many of the front may go before `bound` (at least one: the caller saw that the first does).
+
+        Equal start_by and cap is a tie: ids do not decide between groups, so a run is as long as the tie lets it.
+        """
         if bound is None:
             return len(self)
-        return max(bisect_left(self.keys, bound, lo=self.taken) - self.taken, 1)
+        return max(bisect_left(self.keys, (bound[0], bound[1], _AFTER_ALL_IDS), lo=self.taken) - self.taken, 1)
 
     def take(self, count: int) -> list[Key]:
         took = self.keys[self.taken : self.taken + count]
