@@ -131,9 +131,9 @@ class Drafts:
     def _known(self, tenant: int, spec: TaskSpec) -> Interned | None:
         try:
             return self._specs.get((tenant, _content(spec)))
-        except OverflowError:  # a whole number beyond 64 bits: the definition's checks know which
+        except OverflowError:  # beyond 64 bits: the definition's checks know which, if it is none of args
             define(spec)
-            raise InvalidInput("a number is larger than 64 bits") from None
+            raise InvalidInput("args: a number is larger than 64 bits", field="args") from None
 
     async def _intern(self, tenant: int, spec: TaskSpec) -> Interned:
         interned = await self.definitions.intern(tenant, define(spec))
@@ -188,8 +188,8 @@ def payload_hash(spec: TaskSpec) -> bytes:
     try:
         body = msgspec.json.encode(msgspec.structs.replace(spec, idempotency_key=None))
     except OverflowError:
-        define(spec)  # knows which number it is
-        raise InvalidInput("a number is larger than 64 bits") from None
+        define(spec)  # knows which number it is, if it is none of args
+        raise InvalidInput("args: a number is larger than 64 bits", field="args") from None
     return hashlib.blake2b(body, digest_size=16).digest()
 
 

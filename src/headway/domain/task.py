@@ -220,8 +220,11 @@ def define(spec: TaskSpec, tiers: dict[str, Resources] = TIERS) -> Definition:
     for field, text in texts.items():
         _no_nul(text or "", field)
     args = tuple(str(a) for a in spec.args)
-    for text in (*command, *args):
-        _no_nul(text, "command")
+    for field, words in (("command", command), ("args", args)):
+        for text in words:
+            _no_nul(text, field)
+    if command and not command[0]:
+        raise InvalidInput("command: the name of the program is empty", field="command")
     for key, value in spec.env.items():
         if not _ENV_NAME.fullmatch(key):
             raise InvalidInput(f"env: {key!r} is not a variable name", field="env", hint="letters, digits, underscores")
