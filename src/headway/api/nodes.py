@@ -80,7 +80,7 @@ async def views(core: Core) -> list[NodeView]:
     """All nodes with what they hold."""
     await core.fleet.refresh()
     async with core.database.hot() as connection:
-        rows = await connection.fetch(_ALLOCATED, None)
+        rows = await connection.fetch(_ALLOCATED, list(core.fleet.nodes))
     await core.definitions.load_shapes(row["shape"] for row in rows)
     held: dict[int, dict[int, int]] = {}
     for row in rows:

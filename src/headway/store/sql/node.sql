@@ -42,5 +42,7 @@ delete from node n where n.state <> 0 and n.seen_at < clock_timestamp() - interv
 
 -- name: stragglers
 -- Nodes that are lost or gone and still answer for tasks: a planner gave them something in the moment they were declared lost.
-select n.id, n.name from node n where n.state <> 0
-    and exists (select 1 from task t where t.node = n.id and t.state in (3, 4, 5) limit 1);
+-- Lateral with a limit: as `exists` it becomes a join that reads every held task, twice a second.
+select n.id, n.name from node n
+cross join lateral (select 1 from task t where t.node = n.id and t.state in (3, 4, 5) limit 1) held
+where n.state <> 0;

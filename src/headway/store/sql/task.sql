@@ -174,9 +174,8 @@ with recursive found as (
 select tenant, shape from found;
 
 -- name: allocated
--- How many attempts of each shape each node answers for; all nodes when none are named.
-select node, shape, count(*)::int as count from task
-where state in (3, 4, 5) and ($1::int[] is null or node = any ($1::int[])) group by node, shape;
+-- How many attempts of each shape each of these nodes answers for.
+select node, shape, count(*)::int as count from task where node = any ($1::int[]) and state in (3, 4, 5) group by node, shape;
 
 -- name: cancel_waiting
 -- Those of the given tasks that no node holds, locked in order; they are ended at once.
@@ -187,10 +186,6 @@ select id, tenant from task where id = any ($1::bigint[]) and state in (0, 1, 2)
 with w as (select id from task where id = any ($1::bigint[]) and state in (3, 4, 5) order by id for update)
 update task t set cancel_at = coalesce(t.cancel_at, clock_timestamp()) from w where t.id = w.id
 returning t.id, t.attempt, t.node;
-
--- name: cancels
--- Wishes that nodes have not carried out yet.
-select id, attempt, node from task where cancel_at is not null and state in (3, 4, 5);
 
 -- name: revive
 -- A dead letter becomes a ready task again: same id, the fence goes on rising, counters start over.
