@@ -51,6 +51,3 @@ update pending_release set cursor = $2 where upstream = $1;
 
 -- name: end_deferred
 delete from pending_release where upstream = $1;
-
--- name: add
-insert into edge (upstream, downstream, kind) select * from unnest($1::bigint[], $2::bigint[], $3::smallint[]) on conflict do nothing;

@@ -19,10 +19,6 @@ select id from task_history where id = any ($1::bigint[]) and ($2::int is null o
 union all
 select id from dead_letter where id = any ($1::bigint[]) and ($2::int is null or tenant = $2);
 
--- name: owned
--- Those of the given ids that exist and belong to this tenant, with their state.
-select id, state from task_anywhere where id = any ($1::bigint[]) and ($2::int is null or tenant = $2);
-
 -- name: attempts
 select attempt, outcome, node, leased_at, started_at, ended_at, exit_code, error, cpu_ms, max_memory from attempt where task = $1
 order by attempt;
