@@ -25,6 +25,7 @@ def create_app(core: Core) -> Litestar:
         route_handlers=[*ROUTES, openapi_json],
         state=State({"core": core}),
         openapi_config=None,
+        logging_config=None,  # ours is telemetry.log; Litestar's would start a thread
         request_max_body_size=core.settings.max_body,
         exception_handlers={
             HeadwayError: problems.on_headway_error,

@@ -35,8 +35,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None] | None = Non
     core.url = f"{'https' if settings.tls_cert else 'http'}://{settings.host}:{sock.getsockname()[1]}"
     await core.start()
     await _accept_tokens(core, settings)
-    server = _Server(_uvicorn(core, settings))
-    server.core = core
+    server = _Server(_uvicorn(core, settings), core)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.end)
@@ -61,6 +60,7 @@ def _uvicorn(core: Core, settings: Settings) -> uvicorn.Config:
         lifespan="off",
         access_log=False,
         log_config=None,
+        log_level="warning",
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
         timeout_graceful_shutdown=GRACE_S,
@@ -75,11 +75,19 @@ def _uvicorn(core: Core, settings: Settings) -> uvicorn.Config:
 class _Server(uvicorn.Server):
     """uvicorn without its own signal handlers: ours also serve `up`, which ends the agent first."""
 
-    core: Core
+    def __init__(self, config: uvicorn.Config, core: Core) -> None:
+        super().__init__(config)
+        self.core = core
+        self._ended = asyncio.Event()
 
     def end(self) -> None:
         self.core.begin_stop()
         self.should_exit = True
+        self._ended.set()
+
+    async def main_loop(self) -> None:
+        """Wait for the end; uvicorn's own loop wakes ten times a second to keep a date header we do not send."""
+        await self._ended.wait()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         await self._serve(sockets)

@@ -16,6 +16,7 @@ from headway.domain.lifecycle import State
 from headway.domain.task import Definition, ResourcesSpec, RetrySpec, TaskSpec, decode_error, define
 from headway.errors import InvalidInput
 from headway.store.database import Connection, Database
+from headway.store.partitions import ensure_days_of
 from headway.store.queries import query
 from headway.wire.exchange import ErrorInfo
 
@@ -72,6 +73,7 @@ class Actions:
         new = [edited[row["definition"]] for row in rows]
 
         async def work(connection: Connection) -> list[Any]:
+            await ensure_days_of(connection, (row["id"] for row in rows))
             back: list[Any] = await connection.fetch(
                 _REVIVE, [row["id"] for row in rows], [n.id for n in new], [n.shape for n in new], [n.definition.cap_ms for n in new],
                 [n.definition.tolerance_ms for n in new], [n.definition.category for n in new], new_input,
@@ -84,8 +86,11 @@ class Actions:
         return [row["id"] for row in back]
 
     async def purge(self, ids: list[int], tenant: int | None) -> list[int]:
-        async with self.database.hot() as connection:
+        async def work(connection: Connection) -> list[int]:
+            await ensure_days_of(connection, ids)
             return [row["id"] for row in await connection.fetch(_PURGE, ids, tenant)]
+
+        return await self.database.transact(work)
 
 
 async def _cancel(connection: Connection, ids: list[int]) -> tuple[Effects, list[tuple[int, int, int]]]:

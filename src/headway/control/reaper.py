@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import time
 from dataclasses import dataclass
 
@@ -20,11 +21,11 @@ from headway.store.database import Connection, Database
 from headway.store.queries import query
 from headway.wire.exchange import ErrorInfo, Finished
 
-TICK_S = 0.5
+LONGEST_TICK_S = 0.5
 _SEEN = query("node.seen")
 _LOSE = query("node.lose")
 _HELD = query("task.held_by")
-_STRAGGLERS = query("node.stragglers")
+_NAMES = query("node.names")
 
 
 @dataclass
@@ -37,34 +38,40 @@ class Reaper:
     lost_s: float
 
     def __post_init__(self) -> None:
-        self.watch = Watch(self.lost_s, longest_tick_s=max(3 * TICK_S, self.lost_s / 2))
+        self.tick_s = min(LONGEST_TICK_S, self.lost_s / 10)
+        self.watch = Watch(self.lost_s, longest_tick_s=max(3 * self.tick_s, self.lost_s / 2))
 
     async def run_once(self) -> float:
+        """One look; only when somebody is silent or left tasks behind is anything written."""
+        async with self.database.hot() as connection:
+            rows = await connection.fetch(_SEEN)
+        seen = {row["id"]: row["seen_at"] for row in rows if row["live"]}
+        silent = self.watch.tick(seen, time.monotonic())
+        stragglers = [row["id"] for row in rows if not row["live"]]
+        if silent or stragglers:
+            await self._lose({node: seen[node] for node in silent}, stragglers)
+        return self.tick_s
+
+    async def _lose(self, silent: dict[int, datetime.datetime], stragglers: list[int]) -> None:
         effects = Effects()
-        names: list[tuple[str, int]] = []
+        lost: list[tuple[str, int]] = []
 
         async def work(connection: Connection) -> None:
             effects.clear()
-            names.clear()
+            lost.clear()
             await self.leader.fence(connection, "reaper")
-            seen = dict(await connection.fetch(_SEEN))
-            silent = self.watch.tick(seen, time.monotonic())
-            if silent:
-                for row in await connection.fetch(_LOSE, silent, [seen[node] for node in silent]):
-                    count = await lose_tasks(connection, row["id"], row["name"], self.definitions, effects)
-                    names.append((row["name"], count))
-
-            for row in await connection.fetch(_STRAGGLERS):
+            rows = await connection.fetch(_LOSE, list(silent), list(silent.values())) if silent else []
+            for row in rows:
+                lost.append((row["name"], await lose_tasks(connection, row["id"], row["name"], self.definitions, effects)))
+            for row in await connection.fetch(_NAMES, stragglers):
                 await lose_tasks(connection, row["id"], row["name"], self.definitions, effects)
 
         await self.database.transact(work)
-        for name, count in names:
+        for name, count in lost:
             telemetry.node_lost(name, count)
-        if names:
-            await self.fleet.refresh()  # before the planner hears of the tasks: it must not give them back to the lost node
-            self.bus.fleet()
+        await self.fleet.refresh()  # before the planner hears of the tasks: it must not give them back to the lost node
+        self.bus.fleet()
         tell(self.bus, effects)
-        return TICK_S
 
 
 async def lose_tasks(connection: Connection, node: int, name: str, definitions: Definitions, effects: Effects) -> int:

@@ -11,9 +11,9 @@ from headway.store.database import Connection, Database
 from headway.store.queries import query
 
 BATCH = 2_000
-LOOK_S = 0.5  # how often to look for due tasks that other servers stored
+LOOK_S = 1.0  # how often to look for due tasks that other servers stored
 _COME_DUE = query("task.come_due")
-_NEXT_DUE = query("task.next_due")
+_LOOK = query("task.next_due")
 
 
 @dataclass
@@ -24,13 +24,18 @@ class Timekeeper:
 
     async def run_once(self) -> float:
         async with self.database.hot() as connection:
+            look = await connection.fetchrow(_LOOK)
+        if look["deferred"] and await self._release_deferred():
+            return 0.0
+        next_due: float | None = look["next_due"]
+        if next_due is None:
+            return LOOK_S
+        if next_due > 0:
+            return min(max(next_due, 0.001), LOOK_S)
+        async with self.database.hot() as connection:
             due = await connection.fetch(_COME_DUE, self.leader.epoch("timekeeper"), BATCH)
         self.bus.ready(by_group((r["tenant"], r["shape"], (r["start_by"], r["cap_ms"], r["id"])) for r in due))
-        if await self._release_deferred() or len(due) == BATCH:
-            return 0.0
-        async with self.database.hot() as connection:
-            next_due: float | None = await connection.fetchval(_NEXT_DUE)
-        return LOOK_S if next_due is None else min(max(next_due, 0.001), LOOK_S)
+        return 0.0 if due else LOOK_S
 
     async def _release_deferred(self) -> bool:
         async def work(connection: Connection) -> Effects | None:

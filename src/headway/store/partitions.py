@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable
 
-from headway.domain.identity import DAY_MS, first_id_of
+from headway.domain.identity import DAY_MS, first_id_of, ms_of
 from headway.store.database import Connection
 
 BY_ID = ("task_history", "attempt", "edge", "output")
@@ -22,26 +23,36 @@ def name_of(table: str, day: datetime.date) -> str:
 
 async def ensure(connection: Connection, today: datetime.date) -> list[str]:
     """Partitions from yesterday to three days ahead (ids may be made slightly before midnight and stored after)."""
-    made = []
     async with connection.transaction():
-        await connection.execute("select pg_advisory_xact_lock($1)", _LOCK)
-        there = await _existing(connection)
-        for offset in range(-1, AHEAD_DAYS + 1):
-            day = today + datetime.timedelta(days=offset)
-            for table in (*BY_ID, *BY_TIME):
-                name = name_of(table, day)
-                if name not in there:
-                    low, high = _bounds(table, day)
-                    await connection.execute(
-                        f"create table {name} partition of {table} for values from ({low}) to ({high}) {_OPTIONS.get(table, '')}"
-                    )
-                    made.append(name)
+        return await _make(connection, [today + datetime.timedelta(days=offset) for offset in range(-1, AHEAD_DAYS + 1)])
+
+
+async def ensure_days_of(connection: Connection, ids: Iterable[int]) -> list[str]:
+    """Partitions for the days of these ids, in the caller's transaction: a dead letter outlives the history of its day, and needs it
+    again to end there. Until the commit nothing is dropped."""
+    return await _make(connection, sorted({datetime.datetime.fromtimestamp(ms_of(i) // 1000, datetime.UTC).date() for i in ids}))
+
+
+async def _make(connection: Connection, days: list[datetime.date]) -> list[str]:
+    made = []
+    await connection.execute("select pg_advisory_xact_lock($1)", _LOCK)
+    there = await _existing(connection)
+    for day in days:
+        for table in (*BY_ID, *BY_TIME):
+            name = name_of(table, day)
+            if name not in there:
+                low, high = _bounds(table, day)
+                await connection.execute(
+                    f"create table {name} partition of {table} for values from ({low}) to ({high}) {_OPTIONS.get(table, '')}"
+                )
+                made.append(name)
     return made
 
 
 async def drop_before(connection: Connection, day: datetime.date) -> list[str]:
-    """Drop whole days older than `day`, except days that still have tasks in the hot table (their edges are needed)."""
+    """Drop whole days older than `day`, except days that still have tasks in the hot table (their edges are needed); in a transaction."""
     dropped = []
+    await connection.execute("select pg_advisory_xact_lock($1)", _LOCK)
     for name in sorted(await _existing(connection)):
         table, _, stamp = name.rpartition("_")
         if table not in (*BY_ID, *BY_TIME) or not stamp.isdigit():

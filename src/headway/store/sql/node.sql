@@ -17,7 +17,10 @@ where n.id = h.id and n.boot = h.boot and n.state <> 1
 returning n.id, n.drain;
 
 -- name: seen
-select id, seen_at from node where state = 0;
+-- Every live node's last heartbeat. In the same look: nodes that are lost or gone and still answer for tasks, because a planner gave
+-- them something in the moment they were declared lost.
+select id, seen_at, state = 0 as live from node n where state = 0
+    or exists (select 1 from task t where t.node = n.id and t.state in (3, 4, 5) limit 1);
 
 -- name: lose
 -- Declares nodes lost, if they are still as silent as the reaper saw them.
@@ -40,9 +43,5 @@ update node set drain = $2 where id = $1 returning id;
 delete from node n where n.state <> 0 and n.seen_at < clock_timestamp() - interval '1 day'
     and not exists (select 1 from task where node = n.id and state in (3, 4, 5));
 
--- name: stragglers
--- Nodes that are lost or gone and still answer for tasks: a planner gave them something in the moment they were declared lost.
--- Lateral with a limit: as `exists` it becomes a join that reads every held task, twice a second.
-select n.id, n.name from node n
-cross join lateral (select 1 from task t where t.node = n.id and t.state in (3, 4, 5) limit 1) held
-where n.state <> 0;
+-- name: names
+select id, name from node where id = any ($1::int[]) and state <> 0 for update;

@@ -147,8 +147,9 @@ update task t set state = 2 from due where t.id = due.id and t.state = 1
 returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms;
 
 -- name: next_due
--- When the next scheduled task comes due, as seconds from now (negative: overdue).
-select extract(epoch from eligible_at - clock_timestamp())::float8 from task where state = 1 order by eligible_at limit 1;
+-- When the next scheduled task comes due, as seconds from now (negative: overdue), and whether a large release goes on.
+select (select extract(epoch from eligible_at - clock_timestamp())::float8 from task where state = 1 order by eligible_at limit 1)
+    as next_due, exists (select 1 from pending_release) as deferred;
 
 -- name: heads
 -- The next tasks of each given group after its cursor, in order: groups are read by the ready index alone.
