@@ -108,7 +108,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     drain_s: Annotated[float, _duration("agent", "How long a stopping agent waits for running tasks.")] = 30.0
     runner_tasks: Annotated[int, Option("agent", "A runner is replaced after so many tasks.", low=1, high=_COUNT)] = (
-        100_000
+        1_000_000
     )
     runner_growth: Annotated[int, _size("agent", "A runner is replaced when it grew by so much.", low=MIB)] = 256 * MIB
     runner_idle_s: Annotated[float, _duration("agent", "An idle runner ends after so long.")] = 60.0

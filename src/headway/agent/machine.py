@@ -64,6 +64,7 @@ class Machine:
 
     def __init__(self, capacity: Amounts, *, wall_ms: Callable[[], int], idle_s: float = 60.0) -> None:
         self.free = capacity
+        self.cores = max(1, capacity[0] // 1000)
         self.queue = LocalQueue()
         self.running: dict[int, Running] = {}
         self.pool = Pool(self, idle_s=idle_s)

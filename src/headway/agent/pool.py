@@ -41,6 +41,7 @@ STUCK_S = 0.005  # results wait behind a task that runs longer than this: ask fo
 TAKE_BACK_S = 0.05  # and ask the rest of the batch back after this
 NUDGE_MOST_S = 0.5  # a long task's output is fetched at least this often
 STARTING = 8  # runners started at the same time
+START_S = 0.1  # what it takes to start one
 GRACE_S = 5.0
 
 
@@ -121,6 +122,8 @@ class Pool:
                 runner.need = group.need
                 self._fill(runner, group, now)
                 return True
+        if self._soon_free(group):
+            return False
         starting = sum(not runner.ready for runner in self.runners.values())
         if starting < min(len(group.orders), STARTING):
             room = min(
@@ -129,6 +132,17 @@ class Pool:
             for _ in range(min(len(group.orders), STARTING, room) - starting):
                 self.start()
         return False
+
+    def _soon_free(self, group: Group) -> bool:
+        """Whether the runners there are will be through with the group before a new one could begin.
+
+        Tiny tasks that ask for a hundredth of a CPU would otherwise start two hundred processes to run for a millisecond each.
+        """
+        working = sum(not (runner.stuck or runner.stopping or runner.ending) for runner in self.runners.values())
+        if working < self.machine.cores:
+            return False
+        predicted = self.machine.recipes[group.orders[0].definition].estimate.seconds
+        return predicted is not None and len(group.orders) * predicted < START_S * working
 
     def _fill(self, runner: Runner, group: Group, now: float) -> None:
         recipes, orders = self.machine.recipes, group.orders

@@ -37,7 +37,7 @@ from headway.store.database import Database
 from headway.store.queries import query
 from headway.version import VERSION
 
-BEAT_S = 1.0
+BEAT_S = 2.0
 _ALIVE = query("duty.server_alive")
 _GONE = query("duty.server_gone")
 _SERVERS = query("duty.servers")
@@ -138,7 +138,7 @@ class Core:
 
     async def _beats(self) -> None:
         while True:
-            await asyncio.sleep(max(0.0, self._last_beat + BEAT_S - time.monotonic()))
+            await asyncio.sleep(max(0.0, self._last_beat + min(BEAT_S, self.settings.duty_lease_s / 4) - time.monotonic()))
             try:
                 await self._beat()
             except Unavailable as error:
@@ -146,11 +146,11 @@ class Core:
                 await asyncio.sleep(0.2)
 
     async def _beat(self) -> None:
-        """Once a second: nodes; every third time also leases, other servers, ids and the clock."""
+        """Every two seconds: nodes (changes made elsewhere are also told by NOTIFY); less often leases, other servers, ids and the clock."""
         now = self._last_beat = time.monotonic()
         if await self.fleet.refresh():
             self.bus.fleet()
-        if now - self._slow_beat < min(3.0, self.settings.duty_lease_s / 3):
+        if now - self._slow_beat < min(3.0, self.settings.duty_lease_s / 4):
             return
         gained = await self.leader.renew()
         self._slow_beat = now

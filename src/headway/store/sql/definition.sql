@@ -1,10 +1,15 @@
+-- Interning need not wait for the disk: a task that uses the row commits later, and its flush covers everything before it.
+
 -- name: shape
-with new as (insert into shape (hash, resources) values ($1, $2::jsonb) on conflict (hash) do nothing returning id)
+with relaxed as materialized (select set_config('synchronous_commit', 'off', true)), new as (
+    insert into shape (hash, resources) select $1, $2::jsonb from relaxed on conflict (hash) do nothing returning id
+)
 select id from new union all select id from shape where hash = $1 limit 1;
 
 -- name: intern
-with new as (
-    insert into definition (tenant, hash, shape, name, body) values ($1, $2, $3, $4, $5) on conflict (tenant, hash) do nothing returning id
+with relaxed as materialized (select set_config('synchronous_commit', 'off', true)), new as (
+    insert into definition (tenant, hash, shape, name, body) select $1, $2, $3, $4, $5 from relaxed
+    on conflict (tenant, hash) do nothing returning id
 )
 select id from new union all select id from definition where tenant = $1 and hash = $2 limit 1;
 
