@@ -29,12 +29,16 @@ def false_clock(library: str, file: Path) -> dict[str, str]:
     }
 
 
+def clock_of_a_process(variables: dict[str, str]) -> float:
+    command = [sys.executable, "-c", "import time; print(time.time())"]
+    return float(subprocess.run(command, env=variables, capture_output=True, check=True).stdout)
+
+
 async def with_false_clock(made: Cluster, library: str, file: Path) -> None:
     """Add a server whose clock the test sets; make sure first that it can."""
     variables = false_clock(library, file)
     set_clock(file, "-1000d")
-    told = subprocess.run([sys.executable, "-c", "import time; print(time.time())"], env=variables, capture_output=True, check=True)
-    assert time.time() - float(told.stdout) > 86_400
+    assert time.time() - clock_of_a_process(variables) > 86_400
     set_clock(file, "+0s")
     server = await made.add_server(**variables)
     assert "libfaketime" in Path(f"/proc/{server.pid}/maps").read_text()

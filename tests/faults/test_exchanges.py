@@ -8,8 +8,10 @@ import pytest
 import pytest_asyncio
 
 from headway.domain.lifecycle import State
+from headway.wire.exchange import Order
 from tests.support.checker_agent import HandAgent, failed, succeeded
 from tests.support.cluster import Cluster, cluster
+from tests.support.engine import ScriptedAgent, engine
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -125,6 +127,18 @@ async def test_orders_planned_for_an_old_boot_are_not_given_to_the_new_one(made)
     while await made.fetchval("select count(*) from task where id = any ($1::bigint[])", ids):
         await agent.say(finished=[succeeded(ref) for ref in await agent.orders(1)])
     await made.assert_sound()
+
+
+async def test_a_plan_that_was_written_before_a_new_boot_came_is_kept_from_it(dsn):
+    async with engine(dsn) as core:
+        old = await ScriptedAgent(core).join()
+        await old.say(heartbeat=True)
+        planned_for = dict(core.sessions.by_node)
+        new = await ScriptedAgent(core).join()
+        assert new.id == old.id
+        await new.say(heartbeat=True)
+        core.sessions.offer({new.id: [Order(1, 1, 1, b"")]}, planned_for)
+        assert (await new.say(heartbeat=True, held=[])).orders == []
 
 
 async def test_two_servers_hear_the_same_report_at_the_same_time(made):
