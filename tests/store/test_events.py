@@ -8,10 +8,17 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
+import pytest
 
 from tests.support.engine import ScriptedAgent, engine, function, submit
 
 BEGINNING = ("0", 0)
+
+
+@pytest.fixture(autouse=True)
+def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams look for what nobody woke them for, here without making the tests wait."""
+    monkeypatch.setattr("headway.control.waiting.LOOK_S", 0.02)
 
 
 @asynccontextmanager
