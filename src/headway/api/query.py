@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import time
 
 from headway.api.request import Http, id_of
 from headway.control.core import Core
@@ -49,9 +48,9 @@ def filter_of(request: Http, core: Core, tenant: int | None) -> Filter:
     if cursor := given.get("cursor"):
         wanted.before = id_of(cursor, "cursor")
     if since := given.get("since"):
-        wanted.after_id = _border(since, "since")
+        wanted.after_id = _border(since, "since", core)
     if until := given.get("until"):
-        wanted.below_id = _border(until, "until")
+        wanted.below_id = _border(until, "until", core)
     return wanted
 
 
@@ -69,10 +68,10 @@ def seconds_of(request: Http, name: str, default: float) -> float:
     return default if text is None else units.seconds(text, name)
 
 
-def _border(text: str, field: str) -> int:
+def _border(text: str, field: str, core: Core) -> int:
     """A moment (ISO 8601, Unix seconds, or "1h" = an hour ago) as the smallest id of that time."""
     if text[:1].isdigit() and text[-1:] in "smhdw":
-        moment = time.time() - units.seconds(text, field)
+        moment = core.clock.now_us() / 1_000_000 - units.seconds(text, field)
     else:
         try:
             moment = at_seconds(float(text), field)
