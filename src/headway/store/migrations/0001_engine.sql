@@ -131,7 +131,6 @@ create table task (
 create index task_ready on task (tenant, shape, start_by, cap_ms, id) where state = 2;
 create index task_node on task (node) where state in (3, 4, 5);
 create index task_due on task (eligible_at) where state = 1;
-create index task_cancel on task (cancel_at) where cancel_at is not null;
 create index task_tree on task (tree) where tree is not null;
 
 -- Finished tasks. Insert-only; the primary key makes a second finish impossible; retention drops partitions (a day of ids each).

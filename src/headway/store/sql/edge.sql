@@ -6,23 +6,21 @@ select count(*)::int as count, coalesce(bool_or(kind <> all ($3::smallint[])), f
 
 -- name: release
 -- The last dependency ended as wished: dependants whose counter reaches zero become ready, or scheduled when their time is later.
--- Their tolerance counts from now. $3/$4: only dependants after a cursor, at most so many (0 = all).
+-- Their tolerance counts from now. Only dependants with $3 < id <= $4. They are updated, and so locked, in the order of their ids.
 -- event: release
-with hit as (
+with hit as materialized (
     select e.downstream, count(*)::int as n from unnest($1::bigint[]) u (id) join edge e on e.upstream = u.id
     where e.kind = any ($2::smallint[]) and +e.downstream > $3 and +e.downstream <= $4
-    group by e.downstream
-), locked as materialized (
-    select t.id, hit.n from task t join hit on t.id = hit.downstream where t.state = 0 order by t.id for update of t
+    group by e.downstream order by e.downstream
 )
 update task t
-set blocked_on = t.blocked_on - locked.n,
-    state = case when t.blocked_on > locked.n then 0 when t.eligible_at > clock_timestamp() then 1 else 2 end,
-    start_by = case when t.blocked_on > locked.n then t.start_by
+set blocked_on = t.blocked_on - hit.n,
+    state = case when t.blocked_on > hit.n then 0 when t.eligible_at > clock_timestamp() then 1 else 2 end,
+    start_by = case when t.blocked_on > hit.n then t.start_by
         else greatest(t.eligible_at, clock_timestamp()) + (t.start_by - t.eligible_at) end,
-    eligible_at = case when t.blocked_on > locked.n then t.eligible_at else greatest(t.eligible_at, clock_timestamp()) end
-from locked
-where t.id = locked.id and t.state = 0
+    eligible_at = case when t.blocked_on > hit.n then t.eligible_at else greatest(t.eligible_at, clock_timestamp()) end
+from hit
+where t.id = hit.downstream and +t.state = 0
 returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, t.state;
 
 -- name: doomed
