@@ -1,0 +1,137 @@
+"""TLS for servers, agents and clients: an authority of the test's own signs the server's certificate (A7)."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from headway import Client
+from headway.wire.http import Http
+from tests.support.agents import running_agent, until
+from tests.support.cluster import AGENT_TOKEN, TOKEN, Process, Server
+from tests.support.upped import COMMAND, clean_environment, upped
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """An authority, and what it signed."""
+
+    ca: str
+    cert: str
+    key: str
+
+    def server(self) -> dict[str, str]:
+        return {"HEADWAY_TLS_CERT": self.cert, "HEADWAY_TLS_KEY": self.key}
+
+
+def openssl(folder: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def make_certificates(folder: Path, names: str = "DNS:localhost,IP:127.0.0.1") -> Certificates:
+    folder.mkdir(parents=True)
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    authority = ["-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign,cRLSign"]
+    openssl(
+        folder, "req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=test authority", *authority
+    )
+    openssl(folder, "req", *key, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=server")
+    (folder / "names").write_text(f"subjectAltName={names}\nauthorityKeyIdentifier=keyid\n")
+    sign = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names"]
+    openssl(folder, "x509", "-req", "-in", "server.csr", "-out", "server.pem", *sign)
+    return Certificates(*(str(folder / name) for name in ("ca.pem", "server.pem", "server.key")))
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    return make_certificates(tmp_path / "certificates")
+
+
+@pytest.fixture
+async def server(dsn: str, tmp_path: Path, certificates: Certificates) -> AsyncIterator[Server]:
+    running = Server("server", tmp_path, dsn, certificates.server())
+    try:
+        await running.start()
+        yield running
+    finally:
+        running.kill()
+
+
+def headway(server: Server, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    settings = clean_environment(HEADWAY_URL=server.url, HEADWAY_TOKEN=TOKEN, **environment)
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, env=settings)
+
+
+def test_agent_client_and_command_line_that_know_the_authority_run_tasks(server, certificates, tmp_path):
+    assert server.url.startswith("https://127.0.0.1:")
+    with (
+        running_agent(tmp_path / "agent", server.url, token=AGENT_TOKEN, tls_ca=certificates.ca),
+        Client(server.url, TOKEN, tls_ca=certificates.ca) as client,
+    ):
+        task = client.submit({"command": ["sh", "-c", "echo 42 > $HEADWAY_RESULT; echo over tls"]})
+        assert task.result(timeout=30) == 42
+        logs = headway(server, "logs", str(task.id), HEADWAY_TLS_CA=certificates.ca)
+        assert (logs.returncode, logs.stdout) == (0, "over tls\n")
+
+
+async def test_who_does_not_know_the_authority_refuses_the_server_at_once_and_says_why(server, certificates, tmp_path):
+    stranger = make_certificates(tmp_path / "stranger")
+    for ca in (None, stranger.ca):
+        http = Http(server.url, token=TOKEN, tls_ca=ca)
+        with pytest.raises(ConnectionError, match="certificate"):
+            await http.request("GET", "/livez")
+        await http.close()
+    with Client(server.url, TOKEN, tls_ca=stranger.ca) as client, pytest.raises(ConnectionError, match="certificate"):
+        client.submit({"command": ["true"]})
+    listed = headway(server, "ls")
+    assert listed.returncode == 69
+    assert "certificate" in listed.stderr
+    plain = Http(server.url.replace("https:", "http:"), token=TOKEN)
+    with pytest.raises(ConnectionError):
+        await plain.request("GET", "/livez")
+    await plain.close()
+    trusting = Http(server.url.replace("127.0.0.1", "localhost"), token=TOKEN, tls_ca=certificates.ca)
+    assert (await trusting.request("GET", "/v1/whoami")).status == 200
+    await trusting.close()
+
+
+async def test_an_agent_that_does_not_know_the_authority_gives_its_token_to_nobody(server, certificates, tmp_path):
+    agent = Process("agent", tmp_path)
+    arguments = ["agent", "--name", "stranger", "--cpus", "1", "--memory", "1GiB", "--disk", "1GiB"]
+    agent.launch(arguments, {"HEADWAY_URL": server.url, "HEADWAY_TOKEN": AGENT_TOKEN, "HEADWAY_DATA": str(tmp_path / "stranger")})
+    try:
+        until(lambda: "certificate" in agent.log.read_text())
+    finally:
+        assert agent.popen is not None
+        agent.popen.terminate()
+        agent.popen.wait(30)
+        agent.kill()
+    http = Http(server.url, token=TOKEN, tls_ca=certificates.ca)
+    assert (await http.request("GET", "/v1/nodes")).body == b"[]"
+    await http.close()
+
+
+async def test_a_certificate_for_another_name_is_refused(dsn, tmp_path):
+    certificates = make_certificates(tmp_path / "certificates", names="DNS:elsewhere.example")
+    server = Server("server", tmp_path, dsn, certificates.server())
+    try:
+        await server.start()
+        http = Http(server.url, token=TOKEN, tls_ca=certificates.ca)
+        with pytest.raises(ConnectionError, match="certificate"):
+            await http.request("GET", "/livez")
+        await http.close()
+    finally:
+        server.kill()
+
+
+def test_up_serves_its_own_agent_and_commands_over_tls(tmp_path, certificates):
+    with upped(tmp_path / "data", **certificates.server(), HEADWAY_TLS_CA=certificates.ca) as up:
+        assert up.url.startswith("https://")
+        settings = clean_environment(HEADWAY_TLS_CA=certificates.ca)
+        command = [*COMMAND, "run", "--data-dir", str(up.folder), "--", "sh", "-c", "exit 7"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=settings)
+        assert done.returncode == 7, done.stderr
