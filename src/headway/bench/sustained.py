@@ -26,7 +26,7 @@ async def sustained(instance: Instance, seconds: float) -> dict[str, Any]:
     base = await ledger.finishes_so_far()
     async with companions.listener(instance.url, instance.token), companions.generator(plan) as generator:
         generator.say("go")
-        samples = await _feed(instance, generator, base=base, seconds=seconds)
+        samples = await feed(instance, generator, base=base, seconds=seconds)
         generator.finish()
         sent = await generator.answer(Sent)
     ids = Ids(sent.first_id, sent.last_id, sent.tasks)
@@ -47,7 +47,7 @@ async def sustained(instance: Instance, seconds: float) -> dict[str, Any]:
     }
 
 
-async def _feed(instance: Instance, generator: companions.Companion, *, base: int, seconds: float) -> list[tuple[float, int]]:
+async def feed(instance: Instance, generator: companions.Companion, *, base: int, seconds: float) -> list[tuple[float, int]]:
     """Keep the backlog between its borders for so long; (time, finishes) all the way."""
     samples: list[tuple[float, int]] = []
     end, going = time.monotonic() + seconds, True
