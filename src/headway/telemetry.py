@@ -1,19 +1,16 @@
-"""Facts told once; logs and metrics subscribe here. Every metric and log event of Headway is listed in this file.
-
-Names carry the prefix `headway_`; no ids in labels. Logs are one line each: text for people, JSON for machines.
-"""
+"""Facts of a server, told once: every metric of Headway is listed in this file. Names carry the prefix `headway_`; no ids in labels."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import Counter
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
-import structlog
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client import Counter as Total
+
+from headway.logs import log
 
 registry = CollectorRegistry()
 
@@ -44,32 +41,6 @@ NODE_CAPACITY = Gauge("headway_node_resource_capacity", "Capacity of the fleet",
 NODE_ALLOCATED = Gauge("headway_node_resource_allocated", "Allocated on the fleet", ["resource"], registry=registry)
 
 totals: Counter[str] = Counter()  # the same totals for /v1/stats, without reaching into the metrics library
-
-_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-
-
-def configure(*, log_format: str, log_level: str) -> None:
-    """Set up the one logger: a line of JSON or of key=value for each event, on stderr."""
-    render: Any = structlog.processors.JSONRenderer(default=str)
-    if log_format == "text":
-        render = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], drop_missing=True)
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.EventRenamer("event"),
-            render,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[log_level]),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
-        cache_logger_on_first_use=False,
-    )
-
-
-def log(event: str, *, level: str = "info", **fields: Any) -> None:
-    """One structured line."""
-    structlog.get_logger().log(_LEVELS[level], event, **fields)
-
 
 _tasks: set[asyncio.Task[None]] = set()
 

@@ -14,6 +14,7 @@ from headway.agent.output import Capture
 from headway.agent.process import INSTANCE, READ, Process, Spawner, finish, not_started, read_available
 from headway.agent.reports import Outbox
 from headway.agent.scratch import Scratch
+from headway.agent.spawn import Launch
 from headway.domain.task import Definition
 from headway.wire.exchange import Finished, Order
 
@@ -37,23 +38,29 @@ class Executables:
     def pids(self) -> list[int]:
         return list(self._by_pid)
 
-    def spawn(self, order: Order, definition: Definition) -> Finished | None:
-        """Start it. What could not be started is finished already."""
-        capture = Capture(order.id, order.attempt, self._max_output)
-        process = Process(order, "", capture, boottime(), wall_ms())
-        try:
-            process.dir = self._scratch.take()
-            self._spawner.spawn(process, definition)
-        except NotStartable as error:
-            why = str(error)
-        except OSError as error:
-            why = f"the node could not prepare the task: {error}"
-        else:
-            self._by_pid[process.pid] = self._by_task[order.id] = process
-            return None
-        process.close()
-        self._leave(process)
-        return not_started(process, why, wall_ms())
+    def spawn(self, wanted: list[tuple[Order, Definition]]) -> list[Finished]:
+        """Start them. Those that could not be started are finished already."""
+        prepared: list[tuple[Process, Definition, Launch]] = []
+        unable: list[tuple[Process, str]] = []
+        for order, definition in wanted:
+            process = Process(order, "", Capture(order.id, order.attempt, self._max_output), boottime(), wall_ms())
+            try:
+                process.dir = self._scratch.take()
+                prepared.append((process, definition, self._spawner.prepare(process, definition)))
+            except NotStartable as error:
+                unable.append((process, str(error)))
+            except OSError as error:
+                unable.append((process, f"the node could not prepare the task: {error}"))
+        failed = self._spawner.launch(prepared)
+        for process, _, _ in prepared:
+            if (why := failed.get(process.order.id)) is not None:
+                unable.append((process, why))
+            else:
+                self._by_pid[process.pid] = self._by_task[process.order.id] = process
+        for process, _ in unable:
+            process.close()
+            self._leave(process)
+        return [not_started(process, why, wall_ms()) for process, why in unable]
 
     def end(self, task: int, *, force: bool) -> None:
         process = self._by_task.get(task)

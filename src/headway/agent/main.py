@@ -27,7 +27,6 @@ from typing import Any
 
 import msgspec
 
-from headway import telemetry
 from headway.agent import tree
 from headway.agent.clock import boottime
 from headway.agent.exchange import ExchangeSide, Servers
@@ -40,6 +39,7 @@ from headway.agent.supervisor import LINK_FD, PROCESS
 from headway.config import Settings
 from headway.domain.resources import Capacity
 from headway.errors import ConfigError, HeadwayError
+from headway.logs import configure, log
 from headway.version import VERSION
 from headway.wire import PROTOCOL
 from headway.wire.exchange import Register
@@ -54,7 +54,7 @@ QUIT_S = 5.0
 
 def run(settings: Settings) -> int:
     """The whole agent, until SIGTERM or SIGINT; returns its exit code."""
-    telemetry.configure(log_format=settings.log_format, log_level=settings.log_level)
+    configure(log_format=settings.log_format, log_level=settings.log_level)
     agent = Agent(settings)
     agent.take_over()
     return asyncio.run(agent.run())
@@ -68,7 +68,7 @@ def adopt() -> None:
     body = sock.recv(int.from_bytes(length, "little"), socket.MSG_WAITALL)
     message = msgspec.msgpack.decode(body, type=Adopt)
     settings = msgspec.msgpack.decode(message.settings, type=Settings)
-    telemetry.configure(log_format=settings.log_format, log_level=settings.log_level)
+    configure(log_format=settings.log_format, log_level=settings.log_level)
     agent = Agent(settings)
     agent.adopted(message.supervisor, sock)
     raise SystemExit(asyncio.run(agent.run()))
@@ -115,7 +115,7 @@ class Agent:
         task = tree.carries(f"{INSTANCE}={self.instance}")
         killed = tree.kill([], lambda text: supervisor(text) or task(text))
         if killed:
-            telemetry.log("agent.killed_leftovers", level="warning", processes=len(killed))
+            log("agent.killed_leftovers", level="warning", processes=len(killed))
 
     # --- the supervisor
 
@@ -155,7 +155,7 @@ class Agent:
         side: ExchangeSide
         link = await Link.connect(self._sock, lambda message: side.hear(message))
         register = Register(name=self.settings.node_name, boot="", capacity=self.capacity, protocol=PROTOCOL, version=VERSION)
-        side = ExchangeSide(servers, link, register, telemetry.log)
+        side = ExchangeSide(servers, link, register, log)
         if fresh:
             amounts = list(self.capacity.amounts())
             link.send(Setup(msgspec.msgpack.encode(self.settings), self.instance, self.work_dir, amounts))
@@ -199,7 +199,7 @@ class Agent:
             await side.beat_once()
             await self._quit(link)
             return 0
-        telemetry.log("agent.supervisor_gone", level="error", how="died" if dead in done else "does not answer")
+        log("agent.supervisor_gone", level="error", how="died" if dead in done else "does not answer")
         return None
 
     async def _quit(self, link: Link) -> None:
@@ -216,7 +216,7 @@ class Agent:
     async def _drain(self, link: Link, side: ExchangeSide) -> None:
         """After SIGTERM: wait for what runs, then end it; a second SIGTERM ends it at once."""
         await self._stop.wait()
-        telemetry.log("agent.draining", seconds=self.settings.drain_s)
+        log("agent.draining", seconds=self.settings.drain_s)
         side.drain()
         if await self._settled(side, self.settings.drain_s, self._hurry):
             return
@@ -255,7 +255,7 @@ async def _forsaken(side: ExchangeSide) -> None:
     while True:
         left = max(since, side.renewed) + FORSAKEN_S - boottime()
         if left <= 0:
-            telemetry.log("agent.forsaken", level="warning", seconds=FORSAKEN_S)
+            log("agent.forsaken", level="warning", seconds=FORSAKEN_S)
             return
         await asyncio.sleep(left)
 

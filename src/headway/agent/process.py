@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from headway.agent.interpreters import NotStartable, command_of
 from headway.agent.output import Capture
 from headway.agent.reports import error_text
 from headway.agent.scratch import CHECKPOINT
+from headway.agent.spawn import Launch, launch
 from headway.domain.lifecycle import Outcome
 from headway.domain.task import Definition
 from headway.wire.exchange import ErrorInfo, Finished, Order
@@ -23,8 +23,6 @@ INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "USER", "LOGNAME", "TZ", "TMPDIR"
 RESULT_LIMIT = 4 * 2**20
 READ = 64 * 1024
 TRY_LATER, REQUEUE = 75, 85
-Actions = Sequence[tuple[int | str, ...]]
-_DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores them; programs expect them
 
 
 def clean_environment(source: Mapping[str, str], instance: str) -> dict[str, str]:
@@ -61,51 +59,56 @@ class Process:
 
 
 class Spawner:
-    """Starts executables. It changes this process' working directory: the supervisor is single-threaded."""
+    """Starts executables, many at a time."""
 
     def __init__(self, base_env: dict[str, str]) -> None:
         self._base_env = base_env
         self._argv: dict[int, tuple[Definition, list[str]]] = {}  # definition -> what it runs, looked up once
 
-    def spawn(self, process: Process, definition: Definition) -> None:
-        """Start it, or raise NotStartable."""
-        order = process.order
+    def prepare(self, process: Process, definition: Definition) -> Launch:
+        """Its environment, folders and pipes; NotStartable when it is clear already that it cannot run."""
         env = self._environment(process, definition)
         workdir = definition.workdir or process.dir
-        try:
-            os.chdir(workdir)
-        except OSError as error:
-            raise NotStartable(f"the working directory {workdir!r} cannot be entered: {error.strerror}") from None
+        argv = self._command(process.order, definition, env, workdir, fresh=False)
         process.stdout, child_stdout = os.pipe()
         process.stderr, child_stderr = os.pipe()
         os.set_blocking(process.stdout, False)
         os.set_blocking(process.stderr, False)
-        actions = [
-            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_DUP2, child_stdout, 1),
-            (os.POSIX_SPAWN_DUP2, child_stderr, 2),
-        ]
-        try:
-            process.pid = self._exec(order, definition, env, workdir, actions)
-        finally:
-            os.close(child_stdout)
-            os.close(child_stderr)
+        return Launch(argv, env, workdir, child_stdout, child_stderr)
 
-    def _exec(self, order: Order, definition: Definition, env: dict[str, str], workdir: str, actions: Actions) -> int:
+    def launch(self, prepared: Sequence[tuple[Process, Definition, Launch]]) -> dict[int, str]:
+        """Start them; returns why some could not be started, by task."""
+        launch([program for _, _, program in prepared])
+        failed: dict[int, str] = {}
+        for process, definition, program in prepared:
+            if program.error:
+                self._again(process, definition, program, failed)
+            os.close(program.stdout)
+            os.close(program.stderr)
+            process.pid = program.pid
+        return failed
+
+    def _again(self, process: Process, definition: Definition, program: Launch, failed: dict[int, str]) -> None:
+        """What was known of its command may be out of date: look it up afresh, once."""
+        try:
+            if not os.path.isdir(program.workdir):
+                raise NotStartable(f"the working directory {program.workdir!r} cannot be entered: no such directory")
+            program.argv = self._command(process.order, definition, program.env, program.workdir, fresh=True)
+            launch([program])
+            if program.error:
+                raise NotStartable(f"{program.argv[0]!r} could not be started: {os.strerror(program.error)}")
+        except NotStartable as error:
+            failed[process.order.id] = str(error)
+
+    def _command(self, order: Order, definition: Definition, env: dict[str, str], workdir: str, *, fresh: bool) -> list[str]:
         known = self._argv.get(order.definition)
-        argv = known[1] if known and known[0] is definition else None
-        for fresh in (argv is None, True):
-            if fresh:
-                argv = command_of(definition, env, workdir)
-                if len(self._argv) > 1000:
-                    self._argv.clear()
-                self._argv[order.definition] = (definition, argv)
-            try:
-                return _posix_spawn(argv or [], env, actions)
-            except OSError as error:
-                if fresh:
-                    raise NotStartable(f"{(argv or ['?'])[0]!r} could not be started: {error.strerror}") from None
-        raise AssertionError("unreachable")
+        if known is not None and known[0] is definition and not fresh:
+            return known[1]
+        argv = command_of(definition, env, workdir)
+        if len(self._argv) > 1000:
+            self._argv.clear()
+        self._argv[order.definition] = (definition, argv)
+        return argv
 
     def _environment(self, process: Process, definition: Definition) -> dict[str, str]:
         order, directory = process.order, process.dir
@@ -124,18 +127,6 @@ class Spawner:
         else:
             env["HEADWAY_INPUT"] = os.devnull
         return env
-
-
-def _posix_spawn(argv: list[str], env: dict[str, str], actions: Actions) -> int:
-    def start(vector: list[str]) -> int:
-        return os.posix_spawn(vector[0], vector, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_DEFAULT_SIGNALS)
-
-    try:
-        return start(argv)
-    except OSError as error:
-        if error.errno != errno.ENOEXEC:
-            raise
-        return start(["/bin/sh", *argv])  # a script without #!, as every shell treats it
 
 
 def read_available(fd: int) -> tuple[bytes, bool]:

@@ -54,6 +54,7 @@ from headway.agent.signals import (
     EndRunner,
     Fenced,
     GiveBatch,
+    Instruction,
     Nudge,
     OrdersArrived,
     ProcessEnded,
@@ -96,6 +97,7 @@ class Supervisor:
         self._tick_at = self._restart_at = 0.0
         self._taken: Take | None = None
         self._stimuli: deque[Stimulus] = deque()
+        self._doing = False
         self._handlers: dict[type, Callable[[Any], None]] = {
             Ask: self._ask,
             Lease: self._lease,
@@ -108,7 +110,6 @@ class Supervisor:
         }
         self._hands: dict[type, Callable[[Any], None]] = {
             Take: self._take,
-            Spawn: self._spawn,
             EndProcess: lambda i: self.executables.end(i.id, force=i.force),
             StartRunner: lambda i: self.runners.start(i.runner),
             GiveBatch: lambda i: self.runners.give(i.runner, i.orders, self.machine.recipes),
@@ -154,20 +155,36 @@ class Supervisor:
         self.executables.tick(now)
         self.handle(Tick(now, self.runners.current()))
 
-    def handle(self, stimulus: Stimulus) -> None:
+    def handle(self, *stimuli: Stimulus) -> None:
         """Let the machine think, then do what it says. What the doing brings about is handled after it, not inside it."""
-        self._stimuli.append(stimulus)
-        if len(self._stimuli) > 1:
+        begun = bool(self._stimuli) or self._doing
+        self._stimuli.extend(stimuli)
+        if begun:
             return
+        self._doing = True
         while self._stimuli:
-            for instruction in self.machine.handle(self._stimuli[0]):
-                self._hands[type(instruction)](instruction)
-            self._stimuli.popleft()
+            instructions = self.machine.handle(self._stimuli.popleft())
+            while self._stimuli:  # think about all that is known before doing: programs are started side by side
+                instructions += self.machine.handle(self._stimuli.popleft())
+            self._do(instructions)
+        self._doing = False
 
-    def _spawn(self, instruction: Spawn) -> None:
-        finished = self.executables.spawn(instruction.order, instruction.definition)
-        if finished is not None:
-            self.handle(ProcessEnded(finished, boottime()))
+    def _do(self, instructions: list[Instruction]) -> None:
+        spawns: list[Spawn] = []
+        for instruction in instructions:
+            if isinstance(instruction, Spawn):
+                spawns.append(instruction)
+                continue
+            if isinstance(instruction, EndProcess):
+                self._spawn(spawns)  # it may be one of these that shall end
+                spawns = []
+            self._hands[type(instruction)](instruction)
+        self._spawn(spawns)
+
+    def _spawn(self, spawns: list[Spawn]) -> None:
+        if spawns:
+            failed = self.executables.spawn([(spawn.order, spawn.definition) for spawn in spawns])
+            self.handle(*(ProcessEnded(finished, boottime()) for finished in failed))
 
     def _take(self, instruction: Take) -> None:
         self._taken = instruction
@@ -186,8 +203,7 @@ class Supervisor:
         for pid, status, _ in exits:
             self.runners.ended(pid, status)
         known = self.runners.pids | {self.exchange}
-        for finished in self.executables.ended(exits, known):
-            self.handle(ProcessEnded(finished, boottime()))
+        self.handle(*(ProcessEnded(finished, boottime()) for finished in self.executables.ended(exits, known)))
 
     def _running_task(self, number: int) -> tuple[int, int] | None:
         """The task a runner is in the middle of."""

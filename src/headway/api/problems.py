@@ -10,6 +10,7 @@ from litestar.exceptions import HTTPException
 
 from headway import telemetry
 from headway.errors import HeadwayError
+from headway.logs import log
 from headway.wire.views import Problem
 
 STATUS: dict[str, int] = {
@@ -89,5 +90,5 @@ def on_http_error(_request: Request[Any, Any, Any], error: HTTPException) -> Res
 
 
 def on_unexpected(_request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    telemetry.log("request.failed", level="error", error=repr(error), exc_info=error)
+    log("request.failed", level="error", error=repr(error), exc_info=error)
     return respond(problem_of(HeadwayError("something went wrong inside Headway", hint="the server's log has the details")))

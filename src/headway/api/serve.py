@@ -12,11 +12,11 @@ from pathlib import Path
 
 import uvicorn
 
-from headway import telemetry
 from headway.api.app import create_app
 from headway.config import Settings
 from headway.control.core import Core
 from headway.errors import ConfigError
+from headway.logs import configure
 from headway.store.migrate import migrate
 
 GRACE_S = 5  # open requests may finish for so long
@@ -27,9 +27,11 @@ async def serve(settings: Settings, *, ready: Callable[[str], None] | None = Non
     """Run until SIGTERM or SIGINT, or until cancelled."""
     if settings.database is None:
         raise ConfigError("no database is set", hint="give --database URL, or use `headway up`, which brings its own")
-    telemetry.configure(log_format=settings.log_format, log_level=settings.log_level)
+    configure(log_format=settings.log_format, log_level=settings.log_level)
     await migrate(settings.database)
-    gc.set_threshold(50_000, 20, 50)  # bulks make and drop objects by the hundred thousand: the default spends 5-10 % on looking at them
+    gc.set_threshold(
+        50_000, 20, 50
+    )  # bulks make and drop objects by the hundred thousand: the default spends 5-10 % on looking at them
     core = Core(settings, settings.database, holder=f"{socket.gethostname()}-{secrets.token_hex(4)}")
     sock = _listen(settings)
     core.url = f"{'https' if settings.tls_cert else 'http'}://{settings.host}:{sock.getsockname()[1]}"

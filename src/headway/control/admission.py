@@ -20,6 +20,7 @@ from headway.control.draft import Draft
 from headway.control.fleet import Fleet
 from headway.control.identity import IdSource
 from headway.errors import HeadwayError, Unavailable
+from headway.logs import log
 from headway.store.database import GONE, Database
 from headway.store.queries import query
 
@@ -93,7 +94,7 @@ class Admission:
             _fail(requests, error)
         except (HeadwayError, asyncpg.PostgresError, ValueError) as error:
             if len(requests) == 1:
-                telemetry.log("admission.refused", error=str(error))
+                log("admission.refused", error=str(error))
                 _fail(requests, error if isinstance(error, HeadwayError) else HeadwayError("the database refused the tasks"))
                 return
             for request in requests:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 
-from headway import telemetry
 from headway.control.clock import Clock
 from headway.control.leader import Leader
 from headway.domain.identity import DAY_MS, first_id_of
+from headway.logs import log
 from headway.store import partitions
 from headway.store.database import Connection, Database
 from headway.store.queries import query
@@ -42,7 +42,7 @@ class Archivist:
 
         dropped, expired = await self.database.transact(work)
         if dropped:
-            telemetry.log("history.dropped", partitions=",".join(dropped))
+            log("history.dropped", partitions=",".join(dropped))
         return 0.0 if expired == f"DELETE {KEYS}" else EVERY_S
 
 
@@ -50,4 +50,4 @@ async def ensure_partitions(database: Database, clock: Clock) -> None:
     async with database.cold() as connection:
         made = await partitions.ensure(connection, clock.now().date())
     if made:
-        telemetry.log("history.partitions", level="debug", made=len(made))
+        log("history.partitions", level="debug", made=len(made))

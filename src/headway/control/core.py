@@ -8,7 +8,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from headway import telemetry
 from headway.config import Settings
 from headway.control.access import Access
 from headway.control.actions import Actions
@@ -33,6 +32,7 @@ from headway.control.sessions import Sessions
 from headway.control.timekeeper import Timekeeper
 from headway.control.waiting import Waiting
 from headway.errors import HeadwayError, Unavailable
+from headway.logs import log
 from headway.store.database import Database
 from headway.store.queries import query
 from headway.version import VERSION
@@ -109,7 +109,7 @@ class Core:
         ]  # fmt: skip
         self._tasks = [asyncio.ensure_future(_forever(loop)) for loop in loops]
         self.ready = True
-        telemetry.log("server.started", holder=self.holder, number=self.ids.number)
+        log("server.started", holder=self.holder, number=self.ids.number)
 
     def begin_stop(self) -> None:
         """Nobody waits here any longer: long polls, waiting clients and streams are answered."""
@@ -129,9 +129,9 @@ class Core:
             async with self.database.cold() as connection:
                 await connection.execute(_GONE, self.holder)
         except HeadwayError as error:
-            telemetry.log("server.left_hastily", level="warning", error=str(error))
+            log("server.left_hastily", level="warning", error=str(error))
         await self.database.close()
-        telemetry.log("server.stopped", holder=self.holder)
+        log("server.stopped", holder=self.holder)
 
     async def _plan(self) -> float:
         return 0.0 if await self.planner.run_once() else 1.0
@@ -142,11 +142,11 @@ class Core:
             try:
                 await self._beat()
             except Unavailable as error:
-                telemetry.log("server.waits", level="warning", error=str(error))
+                log("server.waits", level="warning", error=str(error))
                 await asyncio.sleep(0.2)
 
     async def _beat(self) -> None:
-        """Every two seconds: nodes (changes made elsewhere are also told by NOTIFY); less often leases, other servers, ids and the clock."""
+        """Nodes every time (changes made elsewhere are also told by NOTIFY); leases, servers, ids and the clock less often."""
         now = self._last_beat = time.monotonic()
         if await self.fleet.refresh():
             self.bus.fleet()
@@ -174,5 +174,5 @@ async def _forever(loop: Callable[[], Awaitable[None]]) -> None:
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            telemetry.log("loop.failed", level="error", loop=getattr(loop, "__qualname__", str(loop)), error=repr(error))
+            log("loop.failed", level="error", loop=getattr(loop, "__qualname__", str(loop)), error=repr(error))
             await asyncio.sleep(0.5)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import asyncpg
 
-from headway import telemetry
 from headway.control.leader import Leader
 from headway.errors import HeadwayError, StaleEpoch, Unavailable
+from headway.logs import log
 
 PAUSE_S = 0.5  # after a failure
 
@@ -42,10 +42,10 @@ class Loop:
         try:
             return await self.run_once()
         except StaleEpoch:
-            telemetry.log("duty.deposed", level="warning", duty=self.duty)
+            log("duty.deposed", level="warning", duty=self.duty)
             self.step_down()
         except Unavailable as error:
-            telemetry.log("duty.waits", level="warning", duty=self.duty, error=str(error))
+            log("duty.waits", level="warning", duty=self.duty, error=str(error))
         except (HeadwayError, asyncpg.PostgresError) as error:
-            telemetry.log("duty.failed", level="error", duty=self.duty, error=repr(error))
+            log("duty.failed", level="error", duty=self.duty, error=repr(error))
         return PAUSE_S

@@ -24,6 +24,7 @@ from headway.control.settle import Effects, tell
 from headway.domain.lifecycle import State
 from headway.domain.task import check_labels, check_name
 from headway.errors import InvalidInput, NotFound, Unavailable, VersionMismatch
+from headway.logs import log
 from headway.store.database import Connection, Database
 from headway.store.queries import query
 from headway.wire.exchange import Exchange, Order, Orders, Ref, Register, Registered
@@ -85,7 +86,7 @@ class Exchanges:
         await self.fleet.refresh()
         self.bus.fleet()
         tell(self.bus, effects)
-        telemetry.log("node.registered", node=asked.name, id=node, boot=asked.boot, cpus=asked.capacity.cpus_milli / 1000)
+        log("node.registered", node=asked.name, id=node, boot=asked.boot, cpus=asked.capacity.cpus_milli / 1000)
         return Registered(node, self.heartbeat_s, self.fence_s, self.hold_s, wire.PROTOCOL, version.VERSION)
 
     async def exchange(self, node: int, said: Exchange) -> Orders:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from headway import telemetry
 from headway.errors import StaleEpoch
+from headway.logs import log
 from headway.store.database import Connection, Database
 from headway.store.queries import query
 
@@ -36,7 +37,7 @@ class Leader:
         for name in DUTIES:
             if (name in held) != (name in self.epochs):
                 telemetry.leads(name, name in held)
-                telemetry.log("duty.taken" if name in held else "duty.lost", duty=name, epoch=held.get(name))
+                log("duty.taken" if name in held else "duty.lost", duty=name, epoch=held.get(name))
         self.epochs = held
         self._until = asked + self.lease_s
         return gained

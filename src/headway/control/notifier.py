@@ -17,6 +17,7 @@ from headway import telemetry
 from headway.control.bus import Bus, Freed
 from headway.control.exchanges import Exchanges
 from headway.control.planner import Planner
+from headway.logs import log
 from headway.policy.order import Group, Key
 from headway.store.database import GONE, Database
 
@@ -89,7 +90,7 @@ class Notifier:
                 await self._send()
                 await asyncio.sleep(GAP_S)  # coalesce what follows the leading edge
             except (*GONE, asyncpg.PostgresError) as error:
-                telemetry.log("notifier.waits", level="warning", error=repr(error))
+                log("notifier.waits", level="warning", error=repr(error))
                 self._connection = None
                 await asyncio.sleep(0.5)
 

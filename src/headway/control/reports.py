@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 import asyncpg
 import msgspec
 
-from headway import telemetry
 from headway.control.bus import Bus
 from headway.control.clock import Clock
 from headway.control.definitions import Definitions
 from headway.control.record import Reports, record
 from headway.control.settle import Effects, tell
 from headway.errors import HeadwayError, InvalidInput, Unavailable
+from headway.logs import log
 from headway.store.database import Database
 from headway.wire.exchange import ErrorInfo, Exchange, Output, Progress
 
@@ -77,7 +77,7 @@ class ReportDesk:
                 for waiting in batch:
                     await self._commit([waiting])
                 return
-            telemetry.log("report.refused", node=batch[0].node, error=repr(error))
+            log("report.refused", node=batch[0].node, error=repr(error))
             _fail(batch, _refusal(error))
         else:
             for waiting in batch:

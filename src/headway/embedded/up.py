@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 
 from headway.config import Settings
 from headway.embedded import orphans
@@ -25,8 +24,7 @@ from headway.embedded.agent_process import AgentProcess
 from headway.embedded.folder import FolderLock, Users, keep_token, make_folder, write_private
 from headway.embedded.postgres import Postgres
 from headway.errors import ConfigError, HeadwayError, Unavailable
-
-log = structlog.get_logger("headway.up")
+from headway.logs import log
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0  # between a death and the restart; doubles with each in a row
 STEADY_S = 30.0  # what lived so long did not fail to start: the pauses begin anew
@@ -144,19 +142,19 @@ class Up:
                 return
             if loop.time() - begin > STEADY_S:
                 pause = FIRST_PAUSE_S
-            log.warning("restarting", part=name, pause_s=pause)
+            log("restarting", level="warning", part=name, pause_s=pause)
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_S)
             try:
                 await asyncio.to_thread(part.start)
             except HeadwayError as error:
-                log.error("restart_failed", part=name, error=str(error))
+                log("restart_failed", level="error", part=name, error=str(error))
             orphans.reap([other.child for other in (self.agent, self.postgres) if other is not None])
 
     async def _await_unused(self) -> None:
         while not self.users.nobody():
             await asyncio.sleep(UNUSED_CHECK_S)
-        log.info("unused")
+        log("unused")
 
     async def _end_agent(self) -> None:
         assert self.agent is not None
