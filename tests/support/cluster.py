@@ -24,6 +24,7 @@ import msgspec
 
 from headway.agent import tree
 from headway.embedded.postgres import Postgres
+from headway.embedded.privileges import in_child
 from headway.wire.http import Http, Response
 from tests.support import checker_tasks
 from tests.support.checker import assert_sound
@@ -59,6 +60,7 @@ class Process:
                 cwd=self.folder,
                 env=clean_environment(**environment),
                 start_new_session=True,
+                preexec_fn=in_child(None, signal.SIGTERM),  # a test run that is killed leaves nothing running
             )
 
     @property
