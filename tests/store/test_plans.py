@@ -103,7 +103,7 @@ CASES = [
     Case("edge.doomed", (LEASED, [2], 0, 2**63 - 1), {"edge_20260301_pkey", "task_pkey"}, 2 * BATCH, BATCH),
     Case("edge.lock_doomed", (BLOCKED,), {"task_pkey"}, BATCH, BATCH),
     Case("edge.chunk_end", (LEASED[0], 0, 5), {"edge_20260301_pkey"}, 1, 1),
-    Case("node.stragglers", (), {"task_node"}, 1, 1),
+    Case("node.seen", (), {"task_node"}, 1, NODES),
 ]  # fmt: skip
 
 

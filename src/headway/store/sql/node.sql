@@ -18,9 +18,9 @@ returning n.id, n.drain;
 
 -- name: seen
 -- Every live node's last heartbeat. In the same look: nodes that are lost or gone and still answer for tasks, because a planner gave
--- them something in the moment they were declared lost.
+-- them something in the moment they were declared lost. (Not `exists`: that may be hashed, which reads every held task.)
 select id, seen_at, state = 0 as live from node n where state = 0
-    or exists (select 1 from task t where t.node = n.id and t.state in (3, 4, 5) limit 1);
+    or (select true from task t where t.node = n.id and t.state in (3, 4, 5) limit 1);
 
 -- name: lose
 -- Declares nodes lost, if they are still as silent as the reaper saw them.
