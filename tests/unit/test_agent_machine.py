@@ -72,6 +72,18 @@ def test_a_repeated_order_is_received_again_and_started_once() -> None:
     assert [i.refs for i in again if isinstance(i, Take)] == [[(1, 1)]]
 
 
+def test_orders_behind_tasks_that_turn_out_long_go_back() -> None:
+    machine = new_machine()
+    orders = [order(task) for task in range(1, 11)]
+    running = spawned(machine.handle(arrived(*orders)))
+    assert running == [1, 2, 3, 4]
+    early = [i for t in range(18) for i in machine.handle(Tick(t * 0.05, {})) if isinstance(i, TellReturned)]
+    assert early == []
+    late = [i for t in range(18, 24) for i in machine.handle(Tick(t * 0.05, {})) if isinstance(i, TellReturned)]
+    assert [i.refs for i in late] == [[(task, 1) for task in range(5, 11)]]
+    assert sorted(ref[0] for ref in machine.held()) == running
+
+
 def test_an_order_whose_definition_is_unknown_is_not_received() -> None:
     machine = new_machine()
     out = machine.handle(OrdersArrived([order(1, 9)], {}, [], 0.0))

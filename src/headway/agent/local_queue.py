@@ -54,6 +54,7 @@ class Group:
     orders: deque[Order] = field(default_factory=deque)
     arrivals: deque[list[int]] = field(default_factory=deque)  # [number of the first, how many] for each run of arrivals
     passed: int = 0
+    taken: int = 0  # orders started in all: when it stands still, the group is stalled
 
 
 class LocalQueue:
@@ -101,6 +102,7 @@ class LocalQueue:
             if other.orders and other is not group and other.arrivals[0][0] < head:
                 other.passed += count
         group.passed = 0
+        group.taken += count
         while count:
             run = group.arrivals[0]
             part = min(count, run[1])
@@ -118,6 +120,12 @@ class LocalQueue:
                 removed += gone
                 self._replace(group, [order for order in group.orders if order.id not in wanted])
         return removed
+
+    def take_out(self, group: Group) -> list[Order]:
+        """Every waiting order of a group."""
+        orders = list(group.orders)
+        self._replace(group, [])
+        return orders
 
     def empty(self) -> list[Order]:
         """Take everything out."""

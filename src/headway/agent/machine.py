@@ -45,6 +45,7 @@ STARTED_S = 0.5  # attempts still running are announced this often
 REMEMBER_S = 5.0  # at least so long is a repeated order recognised: longer than any answer can be on its way under one lease
 REMEMBER = 20_000  # and at least so many of them
 DEFINITIONS = 10_000
+STALLED_S = 1.0  # a group from which nothing was started for so long goes back to the server
 
 
 @dataclass(slots=True)
@@ -78,6 +79,7 @@ class Machine:
         self._seen_since = 0.0
         self._parked: dict[int, Order] = {}  # a higher attempt waits for the end of a lower one
         self._announce_at = 0.0
+        self._stalls: dict[int, tuple[int, float]] = {}  # group -> (orders taken from it, since when it is so)
         self._handlers: dict[type, Callable[[Any], None]] = {
             OrdersArrived: self._orders_arrived,
             ProcessEnded: self._process_ended,
@@ -314,6 +316,7 @@ class Machine:
                 ending.forced = True
                 self.out.append(EndProcess(running.order.id, force=True))
         self.pool.tick(s)
+        self._give_back_stalled(now)
         if now >= self._announce_at:
             self._announce_at = now + STARTED_S
             self._announce(s)
@@ -332,6 +335,21 @@ class Machine:
         if s.on:
             self._give_back(self.queue.empty())
             self.pool.ask_all_back()
+
+    def _give_back_stalled(self, now: float) -> None:
+        """Orders given ahead of what runs, behind tasks that turned out to be long, are needed elsewhere."""
+        waiting: dict[int, tuple[int, float]] = {}
+        for group in self.queue.groups.values():
+            if not group.orders:
+                continue
+            taken, since = self._stalls.get(id(group), (-1, now))
+            if taken != group.taken or self.pool.starting:
+                since = now
+            if now - since >= STALLED_S:
+                self._give_back(self.queue.take_out(group))
+            else:
+                waiting[id(group)] = (group.taken, since)
+        self._stalls = waiting
 
     def _give_back(self, orders: list[Order]) -> None:
         if orders:

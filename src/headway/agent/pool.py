@@ -85,6 +85,10 @@ class Pool:
         return any(runner.batch for runner in self.runners.values())
 
     @property
+    def starting(self) -> bool:
+        return any(not runner.ready for runner in self.runners.values())
+
+    @property
     def impatient(self) -> bool:
         """Whether some task may be stuck behind another, so that time must be looked at closely."""
         return any(len(runner.batch) > 1 and not runner.asked for runner in self.runners.values())

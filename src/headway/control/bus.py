@@ -19,6 +19,7 @@ class Bus:
 
     on_ready: list[Callable[[dict[Group, list[Key]]], None]] = field(default_factory=list)
     on_freed: list[Callable[[Freed], None]] = field(default_factory=list)
+    on_returned: list[Callable[[Freed], None]] = field(default_factory=list)
     on_ended: list[Callable[[list[int]], None]] = field(default_factory=list)
     on_cancel: list[Callable[[list[tuple[int, int, int]]], None]] = field(default_factory=list)  # (node, id, attempt)
     on_scheduled: list[Callable[[], None]] = field(default_factory=list)  # a task waits for a time that may be soon
@@ -32,9 +33,15 @@ class Bus:
                 tell(tasks)
 
     def freed(self, room: Freed) -> None:
-        """Nodes have room again."""
+        """Nodes have room again, because attempts ended."""
         if room:
             for tell in self.on_freed:
+                tell(room)
+
+    def returned(self, room: Freed) -> None:
+        """Nodes gave back what they had not begun: they were given too much."""
+        if room:
+            for tell in self.on_returned:
                 tell(room)
 
     def ended(self, ids: list[int]) -> None:

@@ -35,7 +35,8 @@ class Notifier:
     exchanges: Exchanges
     others: bool = False
     _ready: dict[Group, Key] = field(default_factory=dict)
-    _room: set[int] = field(default_factory=set)
+    _finished: dict[int, int] = field(default_factory=dict)  # by node
+    _returned: set[int] = field(default_factory=set)
     _orders: set[int] = field(default_factory=set)
     _cancels: list[tuple[int, int, int]] = field(default_factory=list)
     _flags: set[str] = field(default_factory=set)
@@ -45,6 +46,7 @@ class Notifier:
     def __post_init__(self) -> None:
         self.bus.on_ready.append(self._on_ready)
         self.bus.on_freed.append(self._on_freed)
+        self.bus.on_returned.append(self._on_returned)
         self.bus.on_cancel.append(self._on_cancel)
         self.bus.on_ended.append(lambda _: self._flag("ended"))
         self.bus.on_scheduled.append(lambda: self._flag("scheduled"))
@@ -65,7 +67,13 @@ class Notifier:
 
     def _on_freed(self, room: Freed) -> None:
         if self.others:
-            self._room.update(node for node, _ in room)
+            for (node, _), count in room.items():
+                self._finished[node] = self._finished.get(node, 0) + count
+            self._wake.set()
+
+    def _on_returned(self, room: Freed) -> None:
+        if self.others:
+            self._returned.update(node for node, _ in room)
             self._wake.set()
 
     def _on_cancel(self, attempts: list[tuple[int, int, int]]) -> None:
@@ -109,12 +117,17 @@ class Notifier:
         message: dict[str, Any] = {}
         if self._ready:
             message["ready"] = [[g[0], g[1], k[0].timestamp(), k[1], k[2]] for g, k in self._ready.items()]
-        for name, value in (("room", self._room), ("orders", self._orders), ("flags", self._flags)):
+        for name, value in (
+            ("finished", self._finished.items()),
+            ("returned", self._returned),
+            ("orders", self._orders),
+            ("flags", self._flags),
+        ):
             if value:
                 message[name] = list(value)
         if self._cancels:
             message["cancels"] = self._cancels
-        self._ready, self._room, self._orders, self._cancels, self._flags = {}, set(), set(), [], set()
+        self._ready, self._finished, self._returned, self._orders, self._cancels, self._flags = {}, {}, set(), set(), [], set()
         if message:
             await self._notify(message)
 
@@ -133,7 +146,7 @@ class Notifier:
         for tenant, shape, start_by, cap_ms, task in message.get("ready", ()):
             moment = datetime.datetime.fromtimestamp(start_by, datetime.UTC) - datetime.timedelta(milliseconds=1)
             self.planner.heard_ready((tenant, shape), (moment, cap_ms, task))
-        self.planner.recount(message.get("room", []))
+        self.planner.heard_room(dict(message.get("finished", ())), message.get("returned", []))
         self.exchanges.sessions.cancel([(n, t, a) for n, t, a in message.get("cancels", ())])
         orders = message.get("orders", [])
         for node in self.exchanges.sessions.by_node if "all" in orders else orders:

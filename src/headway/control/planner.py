@@ -60,6 +60,7 @@ class Planner:
     def __post_init__(self) -> None:
         self.bus.on_ready.append(self.ready)
         self.bus.on_freed.append(self.freed)
+        self.bus.on_returned.append(self.returned)
         self.bus.on_fleet.append(self.wake.set)
 
     # What others tell
@@ -75,9 +76,30 @@ class Planner:
         self.wake.set()
 
     def freed(self, room: Freed) -> None:
+        for node, count in self._give_room(room).items():
+            self._finished(node, count)
+
+    def returned(self, room: Freed) -> None:
+        for node in self._give_room(room):
+            self._stalled(node)
+
+    def heard_room(self, finished: dict[int, int], returned: list[int]) -> None:
+        """Other servers wrote finishes and returns of these nodes: count in the database what they hold."""
         if self._epoch < 0:
             return
-        now = time.monotonic()
+        self._recount.update(finished, returned)
+        for node, count in finished.items():
+            if node in self.rooms:
+                self._finished(node, count)
+        for node in returned:
+            if node in self.rooms:
+                self._stalled(node)
+        self.wake.set()
+
+    def _give_room(self, room: Freed) -> dict[int, int]:
+        """Take attempts off their nodes; returns how many of each node we know."""
+        if self._epoch < 0:
+            return {}
         counts: dict[int, int] = {}
         for (node, shape), count in room.items():
             there = self.rooms.get(node)
@@ -89,17 +111,17 @@ class Planner:
             counts[node] = counts.get(node, 0) + count
             if self._recounting:
                 self._recount.add(node)  # the count under way may or may not have seen this
-        for node, count in counts.items():
-            pace, there = self.paces.setdefault(node, Pace()), self.rooms[node]
-            pace.finished(count, now, held=there.held)
-            there.ahead = pace.ahead()
         self.wake.set()
+        return counts
 
-    def recount(self, nodes: list[int]) -> None:
-        """Other servers wrote finishes of these nodes: count them in the database."""
-        if self._epoch >= 0:
-            self._recount.update(nodes)
-            self.wake.set()
+    def _finished(self, node: int, count: int) -> None:
+        pace, there = self.paces.setdefault(node, Pace()), self.rooms[node]
+        pace.finished(count, time.monotonic(), held=there.held)
+        there.ahead = pace.ahead()
+
+    def _stalled(self, node: int) -> None:
+        self.paces.setdefault(node, Pace()).stalled()
+        self.rooms[node].ahead = 0
 
     def heard_ready(self, group: Group, before: Key) -> None:
         """Another server made tasks of this group ready, none earlier than `before`."""

@@ -199,7 +199,8 @@ async def _returns(connection: Connection, returned: list[tuple[int, Ref]], effe
     if returned:
         rows = await connection.fetch(_GIVE_BACK, *_columns(sorted((ref[0], ref[1], node) for node, ref in returned)))
         for row in rows:
-            effects.free(row["node"], row["shape"])
+            there = (row["node"], row["shape"])
+            effects.returned[there] = effects.returned.get(there, 0) + 1
         effects.now_ready(rows)
 
 

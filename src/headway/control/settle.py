@@ -43,7 +43,8 @@ class Effects:
     """What a transaction changed, to be told after its commit."""
 
     ready: list[tuple[int, int, Key]] = field(default_factory=list)
-    freed: Freed = field(default_factory=dict)
+    freed: Freed = field(default_factory=dict)  # by attempts that ended
+    returned: Freed = field(default_factory=dict)  # by attempts that never began
     ended: list[tuple[int, State]] = field(default_factory=list)
     deferred: bool = False  # a large release goes on in chunks
     scheduled: bool = False  # a retry waits for its time
@@ -52,6 +53,7 @@ class Effects:
         """Before a transaction is tried again."""
         self.ready.clear()
         self.freed.clear()
+        self.returned.clear()
         self.ended.clear()
         self.deferred = self.scheduled = False
 
@@ -66,6 +68,7 @@ class Effects:
 def tell(bus: Bus, effects: Effects) -> None:
     """After the commit: planner, timekeeper, waiting clients and metrics learn what happened."""
     bus.freed(effects.freed)
+    bus.returned(effects.returned)
     bus.ready(by_group(effects.ready))
     bus.ended([task for task, _ in effects.ended])
     if effects.scheduled or effects.deferred:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 SHORTEST_S = 0.002  # reports closer together than this say nothing about speed
 DECAY_S = 0.25
+FIRST_HORIZON_S = 0.02
 SHORTEST_HORIZON_S = 0.01
 LONGEST_HORIZON_S = 0.25
 
@@ -20,7 +21,7 @@ LONGEST_HORIZON_S = 0.25
 @dataclass
 class Pace:
     rate: float = 0.0
-    horizon_s: float = 0.02
+    horizon_s: float = FIRST_HORIZON_S
     since: float | None = None
     count: int = 0
 
@@ -40,6 +41,10 @@ class Pace:
             keep = math.exp(-passed / DECAY_S)
             self.rate = seen if seen > self.rate else seen + (self.rate - seen) * keep
             self.since, self.count = now, 0
+
+    def stalled(self) -> None:
+        """It gave back what it had not begun: nothing ahead until it finishes something again."""
+        self.rate, self.horizon_s, self.since, self.count = 0.0, FIRST_HORIZON_S, None, 0
 
     def ahead(self) -> int:
         """How many tasks the node should hold in all, running or not."""
