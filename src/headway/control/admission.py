@@ -25,6 +25,7 @@ from headway.store.database import GONE, Database
 from headway.store.queries import query
 
 BATCH_TASKS = 5_000  # enough to amortise a commit, small enough to keep its latency in milliseconds
+LANES = 2
 _FIND = query("read.exists")
 
 
@@ -70,7 +71,12 @@ class Admission:
         return Receipt(request.ids, request.created, request.state, request.start_by_us, request.tree)
 
     async def run(self) -> None:
-        """Commit batch after batch until cancelled."""
+        """Commit batch after batch until cancelled, in two lanes: one is prepared while the other is being stored."""
+        async with asyncio.TaskGroup() as lanes:
+            for _ in range(LANES):
+                lanes.create_task(self._lane())
+
+    async def _lane(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()

@@ -7,6 +7,7 @@ select count(*)::int as count, coalesce(bool_or(kind <> all ($3::smallint[])), f
 -- name: release
 -- The last dependency ended as wished: dependants whose counter reaches zero become ready, or scheduled when their time is later.
 -- Their tolerance counts from now. Only dependants with $3 < id <= $4. They are updated, and so locked, in the order of their ids.
+-- They share one time, so that they are ties in the order and go out in runs.
 -- event: release
 with hit as materialized (
     select e.downstream, count(*)::int as n from unnest($1::bigint[]) u (id) join edge e on e.upstream = u.id
@@ -15,10 +16,10 @@ with hit as materialized (
 )
 update task t
 set blocked_on = t.blocked_on - hit.n,
-    state = case when t.blocked_on > hit.n then 0 when t.eligible_at > clock_timestamp() then 1 else 2 end,
+    state = case when t.blocked_on > hit.n then 0 when t.eligible_at > statement_timestamp() then 1 else 2 end,
     start_by = case when t.blocked_on > hit.n then t.start_by
-        else greatest(t.eligible_at, clock_timestamp()) + (t.start_by - t.eligible_at) end,
-    eligible_at = case when t.blocked_on > hit.n then t.eligible_at else greatest(t.eligible_at, clock_timestamp()) end
+        else greatest(t.eligible_at, statement_timestamp()) + (t.start_by - t.eligible_at) end,
+    eligible_at = case when t.blocked_on > hit.n then t.eligible_at else greatest(t.eligible_at, statement_timestamp()) end
 from hit
 where t.id = hit.downstream and +t.state = 0
 returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, t.state;
