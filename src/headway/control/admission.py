@@ -24,7 +24,7 @@ from headway.logs import log
 from headway.store.database import GONE, Database
 from headway.store.queries import query
 
-BATCH_TASKS = 5_000  # enough to amortise a commit, small enough to keep its latency in milliseconds
+BATCH_TASKS = 1_500  # enough to amortise a commit; more would hold up everything else while its rows are made
 LANES = 2
 _FIND = query("read.exists")
 
