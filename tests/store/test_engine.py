@@ -212,6 +212,30 @@ async def test_a_silent_node_is_lost_and_its_task_runs_elsewhere(dsn):
         assert tuple(row) == (0, 1)
 
 
+async def test_a_new_reaper_waits_while_a_server_that_is_cut_off_may_tell_its_agents_to_hold_on(dsn):
+    async with engine(dsn, lost_s=0.4, fence_s=0.2, heartbeat_s=0.1) as core:
+        cut_off = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{cut_off.sockets[0].getsockname()[1]}"
+        async with core.database.cold() as connection:
+            await connection.execute(
+                "insert into server (boot, name, url, number, version, alone, seen_at) "
+                "values ('a', 'a', $1, 9, 'x', true, clock_timestamp() - interval '9 seconds')",
+                url,
+            )
+            await connection.execute("update duty set epoch = epoch + 1 where name = 'reaper'")
+        core.leader.epochs["reaper"] += 1
+        silent = await ScriptedAgent(core).join()
+        task = (await submit(core, function())).ids[0]
+        await silent.start(*await silent.orders())
+        for _ in range(10):
+            await core.reaper.run_once()
+            await core.database.transact(lambda c: c.execute("select pg_sleep(0.1)"))
+        assert await state_of(core, task) == State.RUNNING
+        cut_off.close()  # now it is known to be dead
+        await cut_off.wait_closed()
+        await eventually(lambda: _is(core, task, State.READY))
+
+
 async def test_a_node_that_sends_heartbeats_is_not_lost(dsn):
     async with engine(dsn, lost_s=0.6, fence_s=0.3, heartbeat_s=0.1) as core:
         agent = await ScriptedAgent(core).join()

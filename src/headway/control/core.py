@@ -49,7 +49,7 @@ class Core:
     def __init__(self, settings: Settings, dsn: str, holder: str) -> None:
         self.settings = settings
         self.holder = holder
-        self.url = ""
+        self.url = ""  # set before start()
         self.database = Database(dsn, pool_size=settings.pool_size, statement_timeout_s=settings.db_statement_timeout_s)
         database, bus, clock = self.database, Bus(), Clock()
         self.bus, self.clock = bus, clock
@@ -81,7 +81,9 @@ class Core:
         self.actions = Actions(database, self.definitions, self.fleet, bus)
         self.waiting = Waiting(database, bus)
         self.timekeeper = Timekeeper(database, self.leader, bus)
-        self.reaper = Reaper(database, self.leader, self.definitions, self.fleet, bus, settings.lost_s)
+        self.reaper = Reaper(
+            database, self.leader, self.definitions, self.fleet, bus, holder, lambda: self.url, settings.lost_s, settings.hold_s
+        )
         self.archivist = Archivist(database, self.leader, clock, settings.retention_days)
         self.servers: list[dict[str, Any]] = []
         self.rates = Rates()
@@ -158,12 +160,15 @@ class Core:
             self.planner.wake.set()
         await self.clock.ask(self.database)
         await self.ids.renew()
-        async with self.database.cold() as connection:
-            await connection.execute(_ALIVE, self.holder, socket.gethostname(), self.url, self.ids.number, VERSION)
-            self.servers = [dict(row) for row in await connection.fetch(_SERVERS)]
         others = any(server["boot"] != self.holder for server in self.servers)
-        self.notifier.others = others
-        self.exchanges.alone = not others
+        async with self.database.cold() as connection:
+            await connection.execute(
+                _ALIVE, self.holder, socket.gethostname(), self.url, self.ids.number, VERSION, not (others or self.notifier.others)
+            )
+            self.servers = [dict(row) for row in await connection.fetch(_SERVERS)]
+        # Only what is on record counts: a reaper elsewhere goes by it (see Reaper).
+        self.exchanges.alone = not (others or self.notifier.others)
+        self.notifier.others = any(server["boot"] != self.holder for server in self.servers)
 
 
 async def _forever(loop: Callable[[], Awaitable[None]]) -> None:

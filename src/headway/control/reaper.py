@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import time
+import urllib.parse
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -25,6 +28,7 @@ LONGEST_TICK_S = 0.5
 _SEEN = query("node.seen")
 _LOSE = query("node.lose")
 _HELD = query("task.held_by")
+_HOLDERS = query("duty.holders")
 _NAMES = query("node.names")
 
 
@@ -35,7 +39,12 @@ class Reaper:
     definitions: Definitions
     fleet: Fleet
     bus: Bus
+    holder: str
+    own_url: Callable[[], str]
     lost_s: float
+    hold_s: float
+    _epoch: int = -1
+    _cautious: bool = True  # a former leader's agents may have been told to hold on
 
     def __post_init__(self) -> None:
         self.tick_s = min(LONGEST_TICK_S, self.lost_s / 10)
@@ -43,6 +52,8 @@ class Reaper:
 
     async def run_once(self) -> float:
         """One look; only when somebody is silent or left tasks behind is anything written."""
+        if await self._must_wait():
+            return self.tick_s
         async with self.database.hot() as connection:
             rows = await connection.fetch(_SEEN)
         seen = {row["id"]: row["seen_at"] for row in rows if row["live"]}
@@ -51,6 +62,17 @@ class Reaper:
         if silent or stragglers:
             await self._lose({node: seen[node] for node in silent}, stragglers)
         return self.tick_s
+
+    async def _must_wait(self) -> bool:
+        """After a takeover: a server that is cut off from the database, and believed to be alone, tells its agents to hold on. Until it is
+        known to be dead, or that time is over, a silent node may be one of those, and its tasks must not be given away."""
+        if self._epoch != self.leader.epoch("reaper"):
+            self._epoch, self._cautious = self.leader.epoch("reaper"), True
+        if self._cautious:
+            async with self.database.hot() as connection:
+                holders = await connection.fetch(_HOLDERS, self.holder, self.hold_s + self.lost_s, self.leader.lease_s * 0.8)
+            self._cautious = any([await _may_live(row["url"], self.own_url()) for row in holders])
+        return self._cautious
 
     async def _lose(self, silent: dict[int, datetime.datetime], stragglers: list[int]) -> None:
         effects = Effects()
@@ -72,6 +94,21 @@ class Reaper:
         await self.fleet.refresh()  # before the planner hears of the tasks: it must not give them back to the lost node
         self.bus.fleet()
         tell(self.bus, effects)
+
+
+async def _may_live(url: str, own_url: str) -> bool:
+    """Whether a silent server may still be running: only a refused connection, or our own address, proves that it is not."""
+    if url == own_url:
+        return False
+    parts = urllib.parse.urlsplit(url)
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(parts.hostname, parts.port), 1.0)
+    except ConnectionRefusedError:
+        return False
+    except (OSError, TimeoutError):
+        return True
+    writer.close()
+    return True
 
 
 async def lose_tasks(connection: Connection, node: int, name: str, definitions: Definitions, effects: Effects) -> int:

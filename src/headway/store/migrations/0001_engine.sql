@@ -28,6 +28,7 @@ create table server (
     url        text not null,
     number     int not null,
     version    text not null,
+    alone      boolean not null default true, -- it knew of no other server, and may tell its agents to hold on without the database
     started_at timestamptz not null default clock_timestamp(),
     seen_at    timestamptz not null default clock_timestamp()
 );

@@ -52,11 +52,17 @@ update id_number set held_until = '-infinity', until_ms = $3 where number = $1 a
 select (extract(epoch from clock_timestamp()) * 1000000)::bigint;
 
 -- name: server_alive
-insert into server (boot, name, url, number, version) values ($1, $2, $3, $4, $5)
-on conflict (boot) do update set seen_at = clock_timestamp();
+insert into server (boot, name, url, number, version, alone) values ($1, $2, $3, $4, $5, $6)
+on conflict (boot) do update set seen_at = clock_timestamp(), alone = excluded.alone, url = excluded.url;
+
+-- name: holders
+-- Servers that went silent while they believed to be the only one: their agents may have been told to hold on for $2 seconds. (Silent: not
+-- seen for $3.)
+select boot, url from server
+where boot <> $1 and alone and seen_at between clock_timestamp() - $2 * interval '1 second' and clock_timestamp() - $3 * interval '1 second';
 
 -- name: server_gone
-delete from server where boot = $1 or seen_at < clock_timestamp() - interval '1 minute';
+delete from server where boot = $1 or seen_at < clock_timestamp() - interval '5 minutes';
 
 -- name: servers
 select boot, name, url from server where seen_at > clock_timestamp() - interval '10 seconds';
