@@ -67,7 +67,7 @@ def test_a_spec_carries_its_name_and_its_edges() -> None:
     assert specs["task"].after == ["fetch", "clean"]
     assert specs["task"].retry == RetrySpec(interval="10s", backoff=2, max="5m")
     assert specs["download"] == TaskSpec(name="download", executable="./download.sh", input=specs["download"].input)
-    assert bytes(specs["download"].input) == b""
+    assert bytes(specs["download"].input) == b"null"
 
 
 def test_a_file_whose_top_keys_are_keywords_is_one_task() -> None:
