@@ -94,6 +94,46 @@ async def _is(core, task: int, state: State) -> bool:
     return await state_of(core, task) == state
 
 
+async def test_a_task_on_an_idle_system_is_stored_straight_onto_a_node(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        await eventually(lambda: _knows(core, agent.id))
+        await submit(core, function())  # the shape becomes known
+        await agent.succeed(*await agent.orders())
+        receipt = await submit(core, function(name="quick", labels={"a": "b"}, input=[7]))
+        assert receipt.state == State.LEASED
+        order = (await agent.orders())[0]
+        assert (order.id, order.attempt, order.name, order.input) == (receipt.ids[0], 1, "quick", b"[7]")
+        assert core.planner.rooms[agent.id].held == 1
+        await agent.succeed(order)
+        assert await state_of(core, receipt.ids[0]) == State.SUCCEEDED
+        assert core.planner.rooms[agent.id].held == 0
+
+
+async def test_a_deposed_planner_stores_tasks_as_ready(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        await eventually(lambda: _knows(core, agent.id))
+        await submit(core, function())
+        await agent.succeed(*await agent.orders())
+        async with core.database.cold() as connection:
+            await connection.execute("update duty set epoch = epoch + 1, holder = 'usurper' where name = 'planner'")
+        task = (await submit(core, function())).ids[0]
+        assert await state_of(core, task) == State.READY
+
+
+async def test_nobody_is_passed_by_the_short_way(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core, cpus=0.6).join()
+        await eventually(lambda: _knows(core, agent.id))
+        await submit(core, function(), function(resources={"cpus": 0.1}))  # both shapes become known
+        await agent.succeed(*await agent.orders(2))
+        await submit(core, function(), function())  # one runs, one waits
+        await agent.orders()
+        small = await submit(core, function(resources={"cpus": 0.1}, name="small"))
+        assert small.state == State.READY
+
+
 async def test_the_earliest_start_by_goes_first_then_the_shorter_cap(dsn):
     async with engine(dsn) as core:
         later = function(name="later", delay_tolerance=300)

@@ -17,6 +17,7 @@ from headway.control.batch import Batch, Request, store_batch, store_plain
 from headway.control.bus import Bus
 from headway.control.clock import Clock
 from headway.control.draft import Draft
+from headway.control.express import Express
 from headway.control.fleet import Fleet
 from headway.control.identity import IdSource
 from headway.errors import HeadwayError, Unavailable
@@ -49,6 +50,7 @@ class Admission:
     ids: IdSource
     fleet: Fleet
     bus: Bus
+    express: Express
     queue_bytes: int
     _waiting: list[Request] = field(default_factory=list)
     _bytes: int = 0
@@ -108,21 +110,28 @@ class Admission:
 
     async def _store(self, requests: list[Request]) -> None:
         batch = Batch(requests, await self.ids.take(sum(len(r.drafts) + bool(r.tree_name) for r in requests)), self.clock.now_us())
+        leased = False
         try:
-            if batch.plain:
-                async with self.database.hot() as connection:
-                    await store_plain(connection, batch)
-            else:
-                await self.database.transact(lambda connection: store_batch(connection, batch))
+            leased = await self.express.store(batch)
+            if not leased:
+                await self._store_ordinarily(batch)
         except (Unavailable, *GONE):
             # The connection went away; perhaps after the COMMIT arrived. Only the database knows.
             if not await self._was_committed(batch):
                 raise
         batch.settle()
-        self.bus.ready(batch.ready())
+        if not leased:
+            self.bus.ready(batch.ready())
         if batch.scheduled:
             self.bus.scheduled()
         telemetry.submitted(sum(r.created.count(True) for r in requests))
+
+    async def _store_ordinarily(self, batch: Batch) -> None:
+        if batch.plain:
+            async with self.database.hot() as connection:
+                await store_plain(connection, batch)
+        else:
+            await self.database.transact(lambda connection: store_batch(connection, batch))
 
     async def _was_committed(self, batch: Batch) -> bool:
         for pause in (0.05, 0.2, 0.5, 1.0, 2.0):

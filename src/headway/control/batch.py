@@ -7,6 +7,7 @@ import datetime
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 from headway.control.bus import by_group
 from headway.control.draft import Draft
@@ -70,6 +71,10 @@ class Batch:
             request.created = [True] * len(request.drafts)
 
     @property
+    def size(self) -> int:
+        return sum(len(request.drafts) for request in self.requests)
+
+    @property
     def plain(self) -> bool:
         """Only tasks: no keys, edges or trees. One COPY is then the whole transaction."""
         return all(
@@ -95,6 +100,19 @@ class Batch:
     def ready(self) -> dict[Group, list[Key]]:
         return by_group(self._ready)
 
+    def values(self) -> list[tuple[Any, ...]]:
+        """The tasks of a plain batch as values for an INSERT."""
+        found: list[tuple[Any, ...]] = []
+        for request in self.requests:
+            for task, draft in zip(request.ids, request.drafts, strict=True):
+                _, eligible, start_by = self._timing(request, draft, task, blocked_on=0)
+                interned = draft.interned
+                found.append(
+                    (task, copy.to_datetime(start_by), copy.to_datetime(eligible), request.tenant, interned.id, interned.shape,
+                     interned.cap_ms, interned.category, draft.size, _text(draft.name), _text(draft.labels), draft.input)
+                )  # fmt: skip
+        return found
+
     def rows(self, request: Request, blocked: dict[int, int]) -> tuple[list[bytes], list[bytes]]:
         """The COPY rows of a request's new tasks and edges. `blocked`: position -> existing upstreams it waits for."""
         drafts, ids = request.drafts, request.ids
@@ -115,8 +133,8 @@ class Batch:
         ]
         return rows, edge_rows
 
-    def _encode(self, request: Request, draft: Draft, task: int, blocked_on: int, waited_for: int) -> bytes:
-        """One row. A blocked task counts its tolerance from its release, so only its length matters now."""
+    def _timing(self, request: Request, draft: Draft, task: int, *, blocked_on: int) -> tuple[int, int, int]:
+        """(state, eligible, start_by). A blocked task counts its tolerance from its release, so only its length matters now."""
         interned = draft.interned
         eligible = draft.at_us if draft.at_us is not None and draft.at_us > self.now_us else self.now_us
         start_by = eligible + interned.tolerance_us
@@ -129,11 +147,20 @@ class Batch:
             self._ready.append((request.tenant, interned.shape, (moment, interned.cap_ms, task)))
         elif state == _SCHEDULED:
             self.scheduled = True
+        return state, eligible, start_by
+
+    def _encode(self, request: Request, draft: Draft, task: int, blocked_on: int, waited_for: int) -> bytes:
+        interned = draft.interned
+        state, eligible, start_by = self._timing(request, draft, task, blocked_on=blocked_on)
         key = draft.key.encode() if draft.key else None
         return copy.task_row(
             task, start_by, eligible, request.tenant, interned.id, interned.shape, interned.cap_ms, blocked_on, state,
             interned.category, waited_for, request.tree, draft.level, draft.size, draft.name, draft.labels, key, draft.input,
         )  # fmt: skip
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
 
 
 async def store_plain(connection: Connection, batch: Batch) -> None:

@@ -19,6 +19,7 @@ from headway.control.definitions import Definitions
 from headway.control.draft import Drafts
 from headway.control.duties import Loop
 from headway.control.exchanges import Exchanges
+from headway.control.express import Express
 from headway.control.fleet import Fleet
 from headway.control.heartbeats import Heartbeats
 from headway.control.identity import IdSource
@@ -59,7 +60,6 @@ class Core:
         self.fleet = Fleet(database)
         self.ids = IdSource(database, clock, holder)
         self.leader = Leader(database, holder, settings.duty_lease_s)
-        self.admission = Admission(database, clock, self.ids, self.fleet, bus, settings.admission_queue)
         self.desk = ReportDesk(database, self.definitions, clock, bus)
         self.sessions = Sessions(self.definitions)
         self.heartbeats = Heartbeats(database)
@@ -78,6 +78,9 @@ class Core:
             lambda nodes: self.notifier.orders(nodes),
         )
         self.notifier = Notifier(database, holder, bus, self.planner, self.exchanges)
+        self.admission = Admission(
+            database, clock, self.ids, self.fleet, bus, Express(database, self.planner, bus), settings.admission_queue
+        )
         self.actions = Actions(database, self.definitions, self.fleet, bus)
         self.waiting = Waiting(database, bus)
         self.timekeeper = Timekeeper(database, self.leader, bus)

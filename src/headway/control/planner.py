@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from headway import telemetry
 from headway.control.bus import Bus, Freed
@@ -17,7 +19,7 @@ from headway.control.clock import Clock
 from headway.control.definitions import Definitions
 from headway.control.fleet import Fleet
 from headway.control.leader import Leader
-from headway.control.sessions import Sessions
+from headway.control.sessions import Session, Sessions
 from headway.domain.resources import Capacity
 from headway.policy.order import Group, Head, Key
 from headway.policy.pace import Pace
@@ -56,6 +58,7 @@ class Planner:
     _recounted: float = 0.0
     _recount: set[int] = field(default_factory=set)
     _recounting: bool = False
+    _reserved: Counter[int] = field(default_factory=Counter)  # by node: tasks on the short way
 
     def __post_init__(self) -> None:
         self.bus.on_ready.append(self.ready)
@@ -134,6 +137,42 @@ class Planner:
         self._rescanned = self._recounted = 0.0
         self.wake.set()
 
+    # The short way
+
+    def reserve(self, tasks: dict[Group, list[Key]]) -> dict[int, int] | None:
+        """Room for these tasks now, as task -> node; None unless we plan, nothing else waits, and all of them fit at once."""
+        if self._epoch < 0 or not self.leader.leads("planner") or any(len(head) or head.more for head in self.heads.values()):
+            return None
+        if any(shape not in self.definitions.shapes for _, shape in tasks):
+            return None
+        heads = {group: Head(keys=list(keys), more=False) for group, keys in tasks.items()}
+        plan = place(heads, self.rooms.values(), self.definitions.shapes, most=TOP_K)
+        if any(len(head) for head in heads.values()):
+            for placed in plan:
+                self.rooms[placed.node].allocate(need_of(self.definitions.shapes[placed.group[1]]), -len(placed.keys))
+            return None
+        self._reserved += Counter({placed.node for placed in plan})
+        return {key[2]: placed.node for placed in plan for key in placed.keys}
+
+    def stored(self, nodes: set[int]) -> None:
+        """What was reserved on these nodes is in the database now, or never will be."""
+        self._reserved -= Counter(nodes)
+        if self._recounting:
+            self._recount |= nodes  # the count under way may or may not have seen it
+
+    @property
+    def leading_epoch(self) -> int:
+        return self._epoch
+
+    def recount(self, nodes: set[int]) -> None:
+        """What was assumed of these nodes is wrong: count in the database."""
+        self._recount |= nodes
+        self.wake.set()
+
+    def talking(self) -> dict[int, Session]:
+        """The sessions of now: a plan made for one boot of a node is not for the next."""
+        return dict(self.sessions.by_node)
+
     # The duty
 
     async def run_once(self) -> int:
@@ -198,7 +237,8 @@ class Planner:
 
     async def _count(self) -> None:
         """Set the room of nodes from the database, absolutely."""
-        nodes, self._recount = list(self._recount), set()
+        nodes = [node for node in self._recount if not self._reserved[node]]  # what is reserved is not in the database yet
+        self._recount.difference_update(nodes)
         self._recounting = True
         try:
             async with self.database.hot() as connection:
@@ -207,11 +247,15 @@ class Planner:
             self._recounting = False
         await self.definitions.load_shapes(row["shape"] for row in rows)
         for node in nodes:
-            if (room := self.rooms.get(node)) is not None and node not in self._recount:
+            if (room := self.rooms.get(node)) is not None and self._is_settled(node):
                 room.free, room.held = list(room.capacity.amounts()), 0
         for row in rows:
-            if (room := self.rooms.get(row["node"])) is not None and row["node"] not in self._recount:
+            if (room := self.rooms.get(row["node"])) is not None and self._is_settled(row["node"]):
                 room.allocate(need_of(self.definitions.shapes[row["shape"]]), row["count"])
+
+    def _is_settled(self, node: int) -> bool:
+        """Whether nothing happened on the node while it was being counted."""
+        return node not in self._recount and not self._reserved[node]
 
     async def _refill(self) -> None:
         """Read on behind the cursors of heads that run low."""
@@ -236,7 +280,7 @@ class Planner:
 
     async def _lease(self, plan: list[Placed]) -> int:
         wanted = sorted((key[2], placed.node) for placed in plan for key in placed.keys)
-        sessions = dict(self.sessions.by_node)
+        sessions = self.talking()
         try:
             async with self.database.hot() as connection:
                 rows = await connection.fetch(_LEASE, [w[0] for w in wanted], [w[1] for w in wanted], self._epoch)
@@ -244,19 +288,23 @@ class Planner:
             # Unknown whether they were leased: forget what was assumed, and let count and rescan tell.
             self.step_down()
             raise
-        orders: dict[int, list[Order]] = {}
-        for task, attempt, node, definition, data, name, _ in rows:
-            orders.setdefault(node, []).append(Order(task, attempt, definition, data, name))
         if len(rows) < len(wanted):
             self._recount.update(placed.node for placed in plan)  # some were cancelled meanwhile, or we no longer lead
             if not rows:
                 await self.database.transact(lambda connection: self.leader.fence(connection, "planner"))
         else:
             telemetry.waited(max(0.0, (self.clock.now() - min(row["eligible_at"] for row in rows)).total_seconds()))
+        self.dispatch(rows, sessions)
+        return len(rows)
+
+    def dispatch(self, leased: list[Any], sessions: dict[int, Session]) -> None:
+        """Leased rows become orders for their nodes."""
+        orders: dict[int, list[Order]] = {}
+        for task, attempt, node, definition, data, name, *_ in leased:
+            orders.setdefault(node, []).append(Order(task, attempt, definition, data, name))
         elsewhere = self.sessions.offer(orders, sessions)
         if elsewhere:
             self.tell_elsewhere(elsewhere)
-        return len(rows)
 
 
 def _resize(room: NodeRoom, capacity: Capacity) -> None:

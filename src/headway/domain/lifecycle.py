@@ -122,7 +122,7 @@ def move(*sources: State, to: State | tuple[State, ...], because: str) -> Move:
 
 
 TRANSITIONS: dict[Event, Move] = {
-    Event.ADMIT: move(to=WAITING, because="a submitter stored it"),
+    Event.ADMIT: move(to=(*WAITING, State.LEASED), because="a submitter stored it, on an idle system straight onto a node"),
     Event.RELEASE: move(State.BLOCKED, to=(State.READY, State.SCHEDULED), because="its last dependency ended"),
     Event.COME_DUE: move(State.SCHEDULED, to=State.READY, because="its time has come"),
     Event.LEASE: move(State.READY, to=State.LEASED, because="the planner found room on a node"),

@@ -10,6 +10,20 @@ from unnest($1::bigint[], $2::int[]) as p (id, node)
 where t.id = p.id and +t.state = 2 and exists (select 1 from fence)
 returning t.id, t.attempt, t.node, t.definition, t.input, t.name, t.eligible_at;
 
+-- name: express
+-- Stores a few tasks and gives them to nodes at once, if this server still leads the planner; otherwise they are stored as ready.
+with fence as materialized (
+    select 1 from duty where name = 'planner' and epoch = $14 and expires_at > clock_timestamp() for share
+), leads as materialized (select exists (select 1 from fence) as ok)
+insert into task (id, start_by, eligible_at, tenant, definition, shape, cap_ms, category, size, name, labels, input, node, attempt,
+    leased_at, state)
+select r.id, r.start_by, r.eligible_at, r.tenant, r.definition, r.shape, r.cap_ms, r.category, r.size, r.name, r.labels::jsonb, r.input,
+    case when ok then r.node end, case when ok then 1 else 0 end, case when ok then clock_timestamp() end, case when ok then 3 else 2 end
+from leads, unnest($1::bigint[], $2::timestamptz[], $3::timestamptz[], $4::int[], $5::int[], $6::int[], $7::int[], $8::smallint[],
+    $9::float8[], $10::text[], $11::text[], $12::bytea[], $13::int[])
+    as r (id, start_by, eligible_at, tenant, definition, shape, cap_ms, category, size, name, labels, input, node)
+returning id, attempt, node, definition, input, name, state;
+
 -- name: orders_of
 -- What a node was given and may not have received: its leased rows.
 select id, attempt, definition, input, name from task where node = $1 and state = 3 order by leased_at, id;
