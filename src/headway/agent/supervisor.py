@@ -77,6 +77,7 @@ TICK_S = 0.05
 CLOSE_TICK_S = 0.005
 IDLE_TICK_S = 5.0
 RESTART_S = 1.0  # between two starts of an exchange side
+GATHER_S = 0.003  # while orders wait, ended programs are looked after this often: what follows them is started side by side
 COALESCE_S = 0.04  # while orders wait here, news go up this often: a round through server and database costs 4 ms whatever it carries
 _decode = msgspec.msgpack.Decoder(ToSupervisor).decode
 
@@ -95,7 +96,8 @@ class Supervisor:
         self.runners = Runners(self.loop, self.outbox, terms, env, self.handle)
         self.runners.running_task = self._running_task
         self.quitting = False
-        self._tick_at = self._restart_at = self._ship_at = 0.0
+        self._tick_at = self._restart_at = self._ship_at = self._reap_at = 0.0
+        self._ended_children = False
         self._taken: Take | None = None
         self._stimuli: deque[Stimulus] = deque()
         self._doing = False
@@ -134,6 +136,9 @@ class Supervisor:
             now = boottime()
             if self.lease is not None and now >= self.lease:
                 self.fence()
+            if self._ended_children and (now >= self._reap_at or not len(self.machine.queue)):
+                self._reap_at = now + GATHER_S
+                self._reap()
             if now >= self._tick_at:
                 self._tick(now)
             self._ship()
@@ -152,6 +157,8 @@ class Supervisor:
             until = min(until, self._restart_at)
         if now < self._ship_at:
             until = min(until, self._ship_at)
+        if self._ended_children:
+            until = min(until, self._reap_at)
         return max(until - now, 0.0)
 
     def _tick(self, now: float) -> None:
@@ -194,12 +201,13 @@ class Supervisor:
 
     def _signalled(self, numbers: set[int]) -> None:
         if signal.SIGCHLD in numbers:
-            self._reap()
+            self._ended_children = True
         if numbers & {signal.SIGTERM, signal.SIGINT} and self.exchange:
             with contextlib.suppress(ProcessLookupError):  # its end is noticed by the link
                 os.kill(self.exchange, signal.SIGTERM)
 
     def _reap(self) -> None:
+        self._ended_children = False
         exits = reap()
         if not exits:
             return

@@ -84,7 +84,7 @@ async def _successes(connection: Connection, finished: list[tuple[int, Finished]
         _sparse([f.max_memory for _, f in finished]),
     )
     waited_for = []
-    for task, _tenant, shape, node, has_dependants, _tree in done:
+    for task, shape, node, has_dependants in done:
         effects.free(node, shape)
         effects.ended.append((task, State.SUCCEEDED))
         if has_dependants:

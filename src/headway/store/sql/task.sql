@@ -70,7 +70,7 @@ with done as (
 ), told as (
     insert into event (tenant, kind, tasks) select tenant, 'task.succeeded', array_agg(id) from done group by tenant
 )
-select id, tenant, shape, node, has_dependants, tree from done;
+select id, shape, node, has_dependants from done;
 
 -- name: lock
 -- The rows behind reports that did not succeed, locked in order, for the retry policy to decide on.
