@@ -264,18 +264,18 @@ class Planner:
             return
         limit = max(32, min(REFILL_ROWS // len(low), 2_000))
         heads = [self.heads[group] for group in low]
+        news, cursors = [head.news for head in heads], [head.cursor for head in heads]
         async with self.database.hot() as connection:
             rows = await connection.fetch(
                 _HEADS, [g[0] for g in low], [g[1] for g in low], [h.cursor[0] for h in heads], [h.cursor[1] for h in heads],
                 [h.cursor[2] for h in heads], limit,
             )  # fmt: skip
-        cursors = [head.cursor for head in heads]
         found: dict[int, list[Key]] = {}
         for n, start_by, cap_ms, task in rows:
             found.setdefault(n - 1, []).append((start_by, cap_ms, task))
         for n, head in enumerate(heads):
             if head.cursor == cursors[n]:  # else an earlier task arrived while we read: look again next round
-                head.refill(found.get(n, []), asked=limit)
+                head.refill(found.get(n, []), asked=limit, news=news[n])
         await self.definitions.load_shapes(group[1] for group in low)
 
     async def _lease(self, plan: list[Placed]) -> int:

@@ -28,6 +28,7 @@ class Head:
     taken: int = 0
     cursor: Key = BEGINNING
     more: bool = True  # the database may have tasks behind the cursor
+    news: int = 0  # how often it was told of tasks it must read: what was being read then may miss them
 
     def __len__(self) -> int:
         return len(self.keys) - self.taken
@@ -46,16 +47,17 @@ class Head:
     def look_again_from(self, key: Key) -> None:
         """There may be ready tasks from `key` on: lower the cursor to just before it; what was known behind it is read again."""
         self.more = True
+        self.news += 1
         if key <= self.cursor:
             del self.keys[bisect_left(self.keys, key, lo=self.taken) :]
             self.cursor = (key[0], key[1], key[2] - 1)
 
-    def refill(self, keys: list[Key], *, asked: int) -> None:
-        """What the database had behind the cursor."""
+    def refill(self, keys: list[Key], *, asked: int, news: int | None = None) -> None:
+        """What the database had behind the cursor, read when `news` was the count of news (now, if not given)."""
         self.keys.extend(keys)
         if keys:
             self.cursor = keys[-1]
-        self.more = len(keys) >= asked
+        self.more = len(keys) >= asked or news not in (None, self.news)
 
     def run_before(self, bound: Key | None) -> int:
         """How many of the front may go before `bound` (at least one: the caller saw that the first does).

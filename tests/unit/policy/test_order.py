@@ -70,6 +70,14 @@ def test_new_tasks_behind_a_complete_head_need_no_reading():
     assert [k[2] for k in head.take(10)] == [1, 2, 3]
 
 
+def test_a_task_that_became_ready_while_the_database_was_read_is_not_lost():
+    head = Head()
+    news = head.news
+    head.add([key(5, 1)])  # committed after the read began
+    head.refill([], asked=10, news=news)
+    assert head.more
+
+
 def test_an_earlier_start_by_lowers_the_cursor():
     head = Head()
     head.refill([key(5, 1), key(9, 2)], asked=10)
