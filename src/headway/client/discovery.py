@@ -46,7 +46,7 @@ def running_up(data_dir: str) -> _Up | None:
         note = msgspec.json.decode((Path(data_dir) / "up.json").read_bytes(), type=_Up)
     except (OSError, msgspec.DecodeError):
         return None
-    return note if _alive(note.pid) else None
+    return note if alive(note.pid) else None
 
 
 def _token(data_dir: str) -> str | None:
@@ -56,7 +56,8 @@ def _token(data_dir: str) -> str | None:
         return None
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
+    """Whether a process of this number lives, whoever owns it."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

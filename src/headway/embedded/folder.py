@@ -15,6 +15,7 @@ import os
 import secrets
 from pathlib import Path
 
+from headway.client.discovery import alive
 from headway.errors import ConfigError, DatabaseInUse
 
 
@@ -90,16 +91,6 @@ class Users:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True  # another user's
-    return True
 
 
 def make_folder(path: Path) -> None:

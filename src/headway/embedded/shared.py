@@ -18,8 +18,9 @@ from pathlib import Path
 
 import msgspec
 
+from headway.client.discovery import alive
 from headway.config import Settings, environment
-from headway.embedded.folder import FolderLock, Users, alive, make_folder
+from headway.embedded.folder import FolderLock, Users, make_folder
 from headway.errors import Unavailable
 
 _POLL_S = 0.02
