@@ -26,7 +26,6 @@ from headway.wire.exchange import ErrorInfo
 MANY = 10_000
 CHUNK = 5_000
 
-_LOOK = query("edge.look")
 _RELEASE = query("edge.release")
 _DOOMED = query("edge.doomed")
 _LOCK_DOOMED = query("edge.lock_doomed")
@@ -86,22 +85,22 @@ async def settle(connection: Connection, ended: list[tuple[int, State]], effects
         states = dict(wave)
         wave = []
         for kinds, upstreams in by_kinds.items():
-            count, doomed = await connection.fetchrow(_LOOK, upstreams, MANY + 1, list(kinds))
+            count, doomed = await _release(connection, upstreams, kinds, effects, after=0, until=MAX_ID)
             if count > MANY:
                 await connection.execute(_DEFER, upstreams, [states[u] for u in upstreams])
                 effects.deferred = True
-                continue
-            if doomed:
+            elif doomed:
                 wave += await _skip(connection, upstreams, kinds, effects, after=0, until=MAX_ID)
-            await _release(connection, upstreams, kinds, effects, after=0, until=MAX_ID)
 
 
 async def _release(
     connection: Connection, upstreams: list[int], kinds: tuple[When, ...], effects: Effects, *, after: int, until: int
-) -> None:
-    """Count down dependants with after < id <= until; those at zero become ready."""
-    rows = await connection.fetch(_RELEASE, upstreams, list(kinds), after, until)
+) -> tuple[int, bool]:
+    """Count down dependants with after < id <= until; those at zero become ready. Returns how many there are (above MANY: nothing
+    was done) and whether some of them will not get their wish."""
+    rows = await connection.fetch(_RELEASE, upstreams, list(kinds), after, until, MANY)
     effects.now_ready([row for row in rows if row["state"] == State.READY])
+    return rows[0]["count"], rows[0]["doomed"]
 
 
 async def _skip(
@@ -140,8 +139,9 @@ async def settle_deferred(connection: Connection) -> Effects | None:
     if until is None:
         await connection.execute(_END, upstream)
         return effects
-    skipped = await _skip(connection, [upstream], satisfied(state), effects, after=cursor, until=until)
-    await _release(connection, [upstream], satisfied(state), effects, after=cursor, until=until)
-    await settle(connection, skipped, effects)
+    _, doomed = await _release(connection, [upstream], satisfied(state), effects, after=cursor, until=until)
+    if doomed:
+        skipped = await _skip(connection, [upstream], satisfied(state), effects, after=cursor, until=until)
+        await settle(connection, skipped, effects)
     await connection.execute(_ADVANCE, upstream, until)
     return effects

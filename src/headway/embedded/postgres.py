@@ -42,7 +42,7 @@ SETTINGS: dict[str, str] = {
     "full_page_writes": "on",
     "max_connections": "60",
     # Touched pages stay in PSS: the whole of an idle Headway is to be under 250 MB. The page cache holds the rest.
-    "shared_buffers": "64MB",
+    "shared_buffers": "128MB",
     "work_mem": "8MB",
     "maintenance_work_mem": "64MB",
     "max_wal_size": "8GB",  # about 730 bytes of WAL a task: checkpoints by time, not by volume
@@ -61,7 +61,6 @@ SETTINGS: dict[str, str] = {
     "max_logical_replication_workers": "0",
     "wal_level": "minimal",
     "max_wal_senders": "0",
-    "track_io_timing": "on",
     "idle_in_transaction_session_timeout": "60s",
     "timezone": "UTC",
     "log_timezone": "UTC",

@@ -1,28 +1,29 @@
--- name: look
--- How many dependants these upstreams have (at most $2), and whether some of them will not get their wish.
-select count(*)::int as count, coalesce(bool_or(kind <> all ($3::smallint[])), false) as doomed from (
-    select e.kind from unnest($1::bigint[]) u (id) join edge e on e.upstream = u.id limit $2
-) e;
-
 -- name: release
 -- The last dependency ended as wished: dependants whose counter reaches zero become ready, or scheduled when their time is later.
--- Their tolerance counts from now. Only dependants with $3 < id <= $4. They are updated, and so locked, in the order of their ids.
--- They share one time, so that they are ties in the order and go out in runs.
+-- Their tolerance counts from now. Only dependants with $3 < id <= $4, and none at all when there are more than $5 of them: `count` tells.
+-- `doomed`: some of them will not get their wish. The answer has one row at least.
+-- They are updated, and so locked, in the order of their ids. They share one time, so that they are ties in the order and go out in runs.
 -- event: release
-with hit as materialized (
-    select e.downstream, count(*)::int as n from unnest($1::bigint[]) u (id) join edge e on e.upstream = u.id
-    where e.kind = any ($2::smallint[]) and +e.downstream > $3 and +e.downstream <= $4
-    group by e.downstream order by e.downstream
+with found as materialized (
+    select e.downstream, e.kind from unnest($1::bigint[]) u (id) join edge e on e.upstream = u.id
+    where +e.downstream > $3 and +e.downstream <= $4 limit $5 + 1
+), size as materialized (
+    select count(*)::int as count, coalesce(bool_or(kind <> all ($2::smallint[])), false) as doomed from found
+), hit as materialized (
+    select downstream, count(*)::int as n from found
+    where kind = any ($2::smallint[]) and (select count from size) <= $5 group by downstream order by downstream
+), released as (
+    update task t
+    set blocked_on = t.blocked_on - hit.n,
+        state = case when t.blocked_on > hit.n then 0 when t.eligible_at > statement_timestamp() then 1 else 2 end,
+        start_by = case when t.blocked_on > hit.n then t.start_by
+            else greatest(t.eligible_at, statement_timestamp()) + (t.start_by - t.eligible_at) end,
+        eligible_at = case when t.blocked_on > hit.n then t.eligible_at else greatest(t.eligible_at, statement_timestamp()) end
+    from hit
+    where t.id = hit.downstream and +t.state = 0
+    returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, t.state
 )
-update task t
-set blocked_on = t.blocked_on - hit.n,
-    state = case when t.blocked_on > hit.n then 0 when t.eligible_at > statement_timestamp() then 1 else 2 end,
-    start_by = case when t.blocked_on > hit.n then t.start_by
-        else greatest(t.eligible_at, statement_timestamp()) + (t.start_by - t.eligible_at) end,
-    eligible_at = case when t.blocked_on > hit.n then t.eligible_at else greatest(t.eligible_at, statement_timestamp()) end
-from hit
-where t.id = hit.downstream and +t.state = 0
-returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, t.state;
+select size.count, size.doomed, released.* from size left join released on true;
 
 -- name: doomed
 -- Dependants whose wish can no longer come true: they will be skipped.
