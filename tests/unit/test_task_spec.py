@@ -98,10 +98,10 @@ def test_the_decoders_complaint_becomes_ours(body, field, hint):
 
 def test_what_this_version_does_not_do_is_refused_by_name():
     with pytest.raises(msgspec.ValidationError) as error:
-        msgspec.json.decode(b'{"image": "x"}', type=TaskSpec)
+        msgspec.json.decode(b'{"parameters": {}}', type=TaskSpec)
     found = decode_error(error.value)
     assert isinstance(found, UnknownField)
-    assert "does not support `image` yet" in found.detail
+    assert "does not support `parameters` yet" in found.detail
 
 
 def test_edges_have_kinds_and_an_unknown_kind_is_refused():

@@ -33,6 +33,28 @@ At = Annotated[str | None, typer.Option("--at", help="Not before this moment (IS
 IdempotencyKey = Annotated[
     str | None, typer.Option("--idempotency-key", help="The same key gives the first task back.", metavar="KEY")
 ]
+Upload = Annotated[
+    str | None, typer.Option("--upload", help="Script of this machine, sent along and run as the executable.", metavar="FILE")
+]
+Image = Annotated[str | None, typer.Option("--image", help="Container image; `-- CMD` runs inside it.")]
+Checksum = Annotated[str | None, typer.Option("--checksum", help="Of an executable given as a URL.", metavar="sha256:HEX")]
+Requires = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--requires", help="Python package, npm:PACKAGE, requirements.txt or package-lock.json; repeat.", metavar="PACKAGE"
+    ),
+]
+Prepare = Annotated[str | None, typer.Option("--prepare", help="Command that prepares a node, once.", metavar="CMD")]
+Archives = Annotated[
+    list[str] | None, typer.Option("--archive", help="tar or zip to unpack before the task; repeat for more.", metavar="URL|FILE")
+]
+Volumes = Annotated[list[str] | None, typer.Option("--volume", help="Shared volume it needs; repeat for more.", metavar="NAME")]
+Secrets = Annotated[
+    list[str] | None, typer.Option("--secret", help="Secret it may see, as variable NAME or VAR=NAME.", metavar="NAME")
+]
+Logger = Annotated[
+    str | None, typer.Option("--logger", help="Where its output also goes: syslog, journald, file:NAME, URL.", metavar="LOGGER")
+]
 Size = Annotated[float | None, typer.Option("--size", help="Hint of how much work it is.", metavar="N")]
 
 TASK_OPTIONS: dict[str, Any] = {
@@ -55,6 +77,15 @@ TASK_OPTIONS: dict[str, Any] = {
     "at": At,
     "idempotency_key": IdempotencyKey,
     "size": Size,
+    "upload": Upload,
+    "image": Image,
+    "checksum": Checksum,
+    "requires": Requires,
+    "prepare": Prepare,
+    "archive": Archives,
+    "volume": Volumes,
+    "secret": Secrets,
+    "logger": Logger,
 }
 
 
@@ -69,12 +100,55 @@ def task(given: dict[str, Any]) -> dict[str, Any]:
         "retry": _settings(given["retry"], "--retry"),
         "after": [_edge(text) for text in given["after"] or ()],
         "input": None,
+        "requires": _requires(given["requires"] or ()),
+        "archives": [_source(text) for text in given["archive"] or ()],
+        "volumes": given["volume"],
+        "secrets": _secrets(given["secret"] or ()),
     }
-    del spec["label"], spec["arg"]
+    del spec["label"], spec["arg"], spec["archive"], spec["volume"], spec["secret"], spec["upload"]
+    if given["upload"] is not None:
+        if given["executable"] is not None:
+            raise typer.BadParameter("it is the executable: give one of both", param_hint="--upload")
+        spec["executable"] = _source(f"upload:{given['upload']}")
     spec = {field: value for field, value in spec.items() if value not in (None, {}, [])}
     if given["input"] is not None:
         spec["input"] = value_or_file(given["input"], "--input")
     return spec
+
+
+def _requires(given: Sequence[str]) -> dict[str, Any]:
+    """Packages for pip, npm:PACKAGE for npm; a requirements.txt or package-lock.json is read here."""
+    found: dict[str, Any] = {}
+    for text in given:
+        if text.endswith(".json"):
+            found["lock"] = contents(text, "--requires")
+        elif text.endswith(".txt"):
+            found.setdefault("pip", []).extend(_requirements(contents(text, "--requires")))
+        elif text.startswith("npm:"):
+            found.setdefault("npm", []).append(text.removeprefix("npm:"))
+        else:
+            found.setdefault("pip", []).append(text)
+    return found
+
+
+def _requirements(text: str) -> list[str]:
+    lines = (line.partition(" #")[0].strip() for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _source(text: str) -> str:
+    """A local file by its whole path: the folder of this command is not the node's."""
+    import os
+
+    prefix = "upload:" if text.startswith("upload:") else ""
+    path = text.removeprefix(prefix)
+    return text if "://" in text or text.startswith("volume:") else prefix + os.path.abspath(path)
+
+
+def _secrets(given: Sequence[str]) -> dict[str, str]:
+    """NAME is seen as the variable NAME."""
+    named = [text if "=" in text else f"{text.upper().replace('-', '_').replace('.', '_')}={text}" for text in given]
+    return pairs(named, "--secret")
 
 
 def pairs(given: Sequence[str] | None, option: str) -> dict[str, str]:

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from headway.domain.task import TaskSpec
     from headway.treefile.model import Schedule, Tree
 
+_REMOTE = re.compile(r"(https?://|upload:|volume:)")
 LINES = (".ndjson", ".jsonl")
 
 
@@ -82,13 +85,15 @@ def said(spec: TaskSpec) -> dict[str, Any]:
 
 
 def _one(command: Sequence[str] | None, spec: dict[str, Any], inputs: str | None) -> Work:
-    if command:
+    if command and "image" in spec:
+        spec = {**spec, "commands": [shlex.join(command)]}
+    elif command:
         spec = {**spec, "command": list(command)}
         spec.setdefault("workdir", os.getcwd())
-    elif spec.get("executable") and "/" in spec["executable"]:
+    elif "/" in spec.get("executable", "") and not _REMOTE.match(spec["executable"]):
         spec = {**spec, "executable": os.path.abspath(spec["executable"])}
-    if not any(kind in spec for kind in ("command", "executable", "function")):
-        raise typer.BadParameter("nothing to run: give a FILE, `-- CMD`, --executable or --function", param_hint="FILE")
+    if not any(kind in spec for kind in ("command", "executable", "function", "image")):
+        raise typer.BadParameter("nothing to run: give a FILE, `-- CMD`, --executable, --function or --image", param_hint="FILE")
     if inputs is None:
         return Work(task=spec)
     return Work(task=spec, inputs=_lines_of_json(inputs))

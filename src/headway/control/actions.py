@@ -12,6 +12,7 @@ from headway.control.bus import Bus
 from headway.control.definitions import Definitions, Interned
 from headway.control.fleet import Fleet
 from headway.control.settle import Effects, end_waiting, settle, tell
+from headway.domain.content import spec_fields
 from headway.domain.lifecycle import State
 from headway.domain.task import Definition, ResourcesSpec, RetrySpec, TaskSpec, decode_error, define
 from headway.errors import InvalidInput
@@ -145,4 +146,5 @@ def as_spec(old: Definition) -> TaskSpec:
         retry=RetrySpec(retry.interval_ms / 1000, retry.backoff, retry.max_ms / 1000, retry.jitter, retry.node_losses),
         execution_cap=old.cap_ms / 1000,
         delay_tolerance=old.tolerance_ms / 1000,
+        **spec_fields(old.content),
     )

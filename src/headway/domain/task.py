@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from headway.domain import units
+from headway.domain.content import ArchiveSpec, Content, content_of, labels_needed
 from headway.domain.resources import DEFAULT_TIER, LABEL_LIMIT, TIERS, Resources
 from headway.errors import InvalidInput, UnknownField
 
@@ -76,6 +77,15 @@ class TaskSpec(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     input: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
     codec: str = "json"
     interpreter: str | None = None
+    image: str | None = None
+    commands: list[str] | str | None = None
+    checksum: str | None = None
+    requires: list[str | dict[str, str]] | dict[str, Any] | str | None = None
+    prepare: list[str] | str | None = None
+    archives: list[str | ArchiveSpec] = []
+    volumes: list[str] = []
+    secrets: list[str] | dict[str, str] = []
+    logger: str | None = None
     resources: str | ResourcesSpec = DEFAULT_TIER
     category: str | None = None
     attempts: int = 1
@@ -115,10 +125,13 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
     retry: Retry = Retry()
     cap_ms: int = 600_000
     tolerance_ms: int = 60_000
+    content: Content = Content()
 
     @property
     def what(self) -> str:
         """What it runs, in one line."""
+        if self.content.image:
+            return " ".join((self.content.image, *(self.content.commands or self.args)))
         if self.function:
             return self.function
         return " ".join((*self.command, *self.args) if self.command else (self.executable, *self.args))
@@ -189,7 +202,7 @@ KEYWORDS = frozenset(
 )
 SUPPORTED = frozenset(TaskSpec.__struct_fields__)
 NOT_YET = KEYWORDS - SUPPORTED
-_EVERY_FIELD = SUPPORTED.union(*(kind.__struct_fields__ for kind in (RetrySpec, ResourcesSpec, AfterSpec)))
+_EVERY_FIELD = SUPPORTED.union(*(kind.__struct_fields__ for kind in (RetrySpec, ResourcesSpec, AfterSpec, ArchiveSpec)))
 
 NAME_LIMIT = 200
 KEY_LIMIT = 200
@@ -205,12 +218,19 @@ _TOLERANCE_MS = {Category.URGENT: 0, Category.DELAYABLE: 60_000, Category.PERIOD
 def define(spec: TaskSpec, tiers: dict[str, Resources] = TIERS) -> Definition:
     """The definition behind a spec, or an error that says which field is wrong and what was expected."""
     command = _command(spec)
-    kinds = [kind for kind, given in (("command", command), ("executable", spec.executable), ("function", spec.function)) if given]
+    content = content_of(spec)
+    kinds = [
+        kind
+        for kind, given in (
+            ("command", command), ("executable", spec.executable), ("function", spec.function), ("image", content.image)
+        )
+        if given
+    ]  # fmt: skip
     if len(kinds) != 1:
         raise InvalidInput(
             f"{' and '.join(kinds)} are given: a task runs one thing" if kinds else "nothing to run",
             field=kinds[1] if kinds else "command",
-            hint="give exactly one of command, executable, function",
+            hint="give exactly one of command, executable, function, image",
         )
     if spec.function and not _FUNCTION.fullmatch(spec.function):
         raise InvalidInput(f"function: {spec.function!r} names no function", field="function", hint='write "module:name"')
@@ -240,6 +260,9 @@ def define(spec: TaskSpec, tiers: dict[str, Resources] = TIERS) -> Definition:
             f"attempts: {spec.attempts} is out of range", field="attempts", hint=f"1 to {MAX_ATTEMPTS}, the first run included"
         )
     resources, tier = resolve(spec.resources, tiers)
+    if needed := labels_needed(spec, content):
+        labels = tuple(sorted({**needed, **dict(resources.labels)}.items()))
+        resources = msgspec.structs.replace(resources, labels=labels)
     return Definition(
         name=_default_name(spec, command),
         command=command,
@@ -257,6 +280,7 @@ def define(spec: TaskSpec, tiers: dict[str, Resources] = TIERS) -> Definition:
         retry=_retry(spec.retry),
         cap_ms=max(1, round(cap * 1000)),
         tolerance_ms=tolerance,
+        content=content,
     )
 
 
@@ -371,6 +395,8 @@ def _command(spec: TaskSpec) -> tuple[str, ...]:
 def _default_name(spec: TaskSpec, command: tuple[str, ...]) -> str:
     if spec.function:
         return spec.function.partition(":")[2]
+    if spec.image:
+        return spec.image.rpartition("/")[2]
     first = spec.command.split()[0] if isinstance(spec.command, str) else spec.executable or command[0]
     return _CONTROL.sub("?", first.rstrip("/").rpartition("/")[2] or first)[:NAME_LIMIT] or "task"
 

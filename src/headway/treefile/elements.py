@@ -59,7 +59,6 @@ class Shape:
     elements: list[Element] = field(default_factory=list)
     schedule: Schedule | None = None
     scheduled_at: Mark | None = None
-    logger: str | None = None
     warnings: list[str] = field(default_factory=list)
 
 
@@ -126,6 +125,8 @@ class _Walk:
         defaults = job.defaults
         if "defaults" in job.node.entries:
             defaults = with_defaults(check_defaults(self.reader, job.node.entries["defaults"].value), defaults)
+        if is_group and "logger" in job.node.entries:  # of the tree: every task that says none itself has it
+            defaults = {"logger": job.node.entries["logger"], **defaults}
         fields: dict[str, Entry] = {}
         when: dict[str, Entry] = {}
         nested = Block(ordered=False)
@@ -150,7 +151,7 @@ class _Walk:
 
     def group(self, job: _Job, fields: dict[str, Entry]) -> None:
         for name, entry in fields.items():
-            if name != "name":
+            if name not in ("name", "logger"):
                 self.reader.fail(
                     entry.key.mark,
                     f"{name} belongs to a task, and this is a list of tasks",
@@ -158,7 +159,7 @@ class _Walk:
                 )
         if not any(block.items for block in job.element.blocks):
             what = f"the tree {job.element.name!r}" if job.is_tree and job.element.name else "this list"
-            self.reader.fail(job.element.mark, f"{what} has no task", hint="give it a command, executable or function")
+            self.reader.fail(job.element.mark, f"{what} has no task", hint="give it a command, executable, function or image")
 
     def keyword(self, job: _Job, name: str, entry: Entry, defaults: dict[str, Entry]) -> None:
         """The words that say something about the tree around a task."""
@@ -168,8 +169,6 @@ class _Walk:
             job.element.after = read_after(self.reader, entry.value)
         elif name == "levels":
             self.levels(job, entry)
-        elif name == "logger":
-            self.logger(job, entry)
         elif name == "parameters":
             if job.element is not self.shape.top:
                 self.reader.fail(entry.key.mark, "parameters belong to the file or the tree, not to one task")
@@ -188,13 +187,6 @@ class _Walk:
             self.reader.fail(
                 entry.value.mark, f"levels: {word!r} is unknown{did_you_mean(word, ('eager', 'strict'))}", hint="eager"
             )
-
-    def logger(self, job: _Job, entry: Entry) -> None:
-        word = self.reader.text(entry.value, "logger")
-        if job.depth <= 1:
-            self.shape.logger = word
-        where = f"{self.reader.source}:{entry.key.mark.line}:{entry.key.mark.column}"
-        self.shape.warnings.append(f"{where}: logger {word!r} is kept, and has no effect in this version")
 
     def schedule(self, job: _Job, when: dict[str, Entry]) -> None:
         if not when:
@@ -226,7 +218,9 @@ class _Walk:
         if near := did_you_mean(name, KEYWORDS, cutoff=0.7):
             self.reader.fail(entry.key.mark, f"unknown keyword {name!r}{near}", kind=UnknownField, field=name)
         if is_nothing(value):
-            self.reader.fail(entry.key.mark, f"{name!r} has nothing to run", hint="give it a command, executable or function")
+            self.reader.fail(
+                entry.key.mark, f"{name!r} has nothing to run", hint="give it a command, executable, function or image"
+            )
         if isinstance(value, Scalar):
             hint = f"as a subtask it would be `{name}: {{executable: {value.text[:60]}}}`"
             self.reader.fail(entry.key.mark, f"unknown keyword {name!r}", kind=UnknownField, hint=hint, field=name)
@@ -287,7 +281,9 @@ class _Walk:
                 kind=UnknownField,
             )
         name = repr(element.name) if element.name else "this task"
-        self.reader.fail(element.mark, f"{name} has nothing to run", hint="give exactly one of command, executable, function")
+        self.reader.fail(
+            element.mark, f"{name} has nothing to run", hint="give exactly one of command, executable, function, image"
+        )
 
 
 def _not_yet(reader: Reader, key: Scalar) -> None:

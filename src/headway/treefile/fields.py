@@ -18,11 +18,14 @@ from headway.errors import InvalidInput, UnknownField
 from headway.treefile.document import Entry, Listing, Mapping, Mark, Node, Scalar
 from headway.treefile.values import Reader, describe, did_you_mean, is_nothing
 
-RUNS = ("command", "executable", "function")  # a task has exactly one of them
+RUNS = ("command", "executable", "function", "image")  # a task has exactly one of them
 FIELDS = frozenset(TaskSpec.__struct_fields__) - {"after"}
 DEFAULTABLE = FIELDS - {"name", "input", "at", "idempotency_key", *RUNS}
 _MERGED = ("env", "labels", "retry", "resources")  # a task adds to its defaults here; elsewhere it replaces them
-_TEXTS = ("name", "executable", "function", "interpreter", "workdir", "codec", "category", "idempotency_key")
+_TEXTS = (
+    "name", "executable", "function", "interpreter", "workdir", "codec", "category", "idempotency_key", "image", "checksum", "logger",
+    "prepare", "commands",
+)  # fmt: skip
 _NESTED: dict[str, type[msgspec.Struct]] = {"retry": RetrySpec, "resources": ResourcesSpec}
 _KINDS = {
     "int": "a whole number", "float": "a number", "str": "a text",
@@ -99,9 +102,11 @@ def _edge(reader: Reader, item: Mapping) -> Edge:
 
 def _value(reader: Reader, name: str, node: Node) -> Any:
     """A field's value; what can only be a text is taken as it was written, so that `args: [1.10]` stays 1.10."""
+    if isinstance(node, Mapping) and name in FIELDS - {"env", "labels"} and any(run in node.entries for run in RUNS):
+        reader.fail(node.mark, f"{name!r} is a keyword and cannot name a subtask", hint="choose another name")
     if isinstance(node, Scalar) and (name in _TEXTS or name == "command"):
         return reader.text(node, name)
-    if name in ("command", "args") and isinstance(node, Listing):
+    if name in ("command", "args", "commands", "prepare", "volumes", "secrets") and isinstance(node, Listing):
         return [reader.text(item, f"{name}[{number}]") for number, item in enumerate(node.items)]
     if name in ("env", "labels"):
         return _texts(reader, name, node)

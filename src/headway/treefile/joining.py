@@ -46,7 +46,6 @@ class _Joiner:
             name=name,
             tasks=[self.task(element, element.spec, levels) for element in tasks if element.spec],
             schedule=self.shape.schedule,
-            logger=self.shape.logger,
             warnings=self.shape.warnings,
         )
 

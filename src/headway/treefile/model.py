@@ -43,7 +43,6 @@ class Tree:
     name: str
     tasks: list[TreeTask]
     schedule: Schedule | None = None
-    logger: str | None = None
     warnings: list[str] = field(default_factory=list)  # for people: what was accepted and has no effect yet
 
     @property

@@ -77,7 +77,6 @@ def _structure() -> dict[str, Any]:
     words: dict[str, Any] = dict.fromkeys(LISTS, items)
     words["subtasks"] = {"anyOf": [items, named]}
     words["levels"] = {"enum": ["eager"]}
-    words["logger"] = {"type": "string"}
     words["parameters"] = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean", "null"]}}
     words["defaults"] = {
         "type": "object",

@@ -58,8 +58,7 @@ def test_the_schedule_and_the_logger_are_kept_aside() -> None:
     tree = one(NIGHTLY)
     assert tree.schedule is not None
     assert tree.schedule.every == 300
-    assert tree.logger == "syslog"
-    assert any("logger 'syslog' is kept, and has no effect" in warning for warning in tree.warnings)
+    assert {task.name: task.spec.logger for task in tree.tasks}["task"] == "syslog"
 
 
 def test_a_spec_carries_its_name_and_its_edges() -> None:
