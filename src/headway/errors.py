@@ -14,6 +14,7 @@
     ├── Forbidden               a known token of the wrong role or tenant
     ├── VersionMismatch         client, agent and server do not speak the same protocol
     ├── Unavailable             the server cannot do it now (database away, queue full); try again
+    ├── Corrupt                 stored content is not what its checksum says
     ├── ConfigError             a setting is wrong
     ├── DatabaseInUse           another Headway owns this data folder
     ├── StaleEpoch              a deposed leader tried to write
@@ -118,6 +119,11 @@ class Unavailable(HeadwayError):
     def __init__(self, detail: str, *, retry_after: float = 1.0, hint: str | None = None) -> None:
         super().__init__(detail, hint=hint, retry_after=retry_after)
         self.retry_after = retry_after
+
+
+class Corrupt(HeadwayError):
+    code = "corrupt"
+    title = "The content is damaged"
 
 
 class ConfigError(HeadwayError):

@@ -28,6 +28,7 @@ STATUS: dict[str, int] = {
     "forbidden": 403,
     "version_mismatch": 426,
     "unavailable": 503,
+    "corrupt": 500,
     "config": 500,
     "database_in_use": 500,
     "stale_epoch": 503,

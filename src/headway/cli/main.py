@@ -46,6 +46,7 @@ EXIT_CODES: dict[str, Exit] = {
     "forbidden": Exit.FORBIDDEN,
     "version_mismatch": Exit.NO_SERVER,
     "unavailable": Exit.NO_SERVER,
+    "corrupt": Exit.FAILED,
     "config": Exit.USAGE,
     "database_in_use": Exit.NO_SERVER,
     "stale_epoch": Exit.INTERNAL,

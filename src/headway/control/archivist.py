@@ -9,7 +9,7 @@ from headway.control.clock import Clock
 from headway.control.leader import Leader
 from headway.domain.identity import DAY_MS, first_id_of
 from headway.logs import log
-from headway.store import partitions
+from headway.store import blobs, partitions
 from headway.store.database import Connection, Database
 from headway.store.queries import query
 
@@ -38,6 +38,7 @@ class Archivist:
             expired = await connection.execute(_KEYS, cutoff, KEYS)
             await connection.execute(_PROGRESS)
             await connection.execute(_NODES)
+            await blobs.sweep(connection)
             return dropped, expired
 
         dropped, expired = await self.database.transact(work)
