@@ -62,7 +62,7 @@ async def admit(connection: Any, ids: list[int], tenants: int) -> None:
 
 
 async def lease(connection: Any, ids: list[int], _tenants: int) -> None:
-    await connection.fetch(query("task.lease"), ids, [NODE] * len(ids), 1)
+    await connection.fetch(query("task.lease"), ids, [NODE] * len(ids), 1, [1 + at % 3 for at in range(len(ids))])
 
 
 async def finish(connection: Any, ids: list[int], _tenants: int) -> None:

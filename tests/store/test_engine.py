@@ -406,7 +406,7 @@ async def test_a_deposed_leader_writes_nothing(dsn):
             usurper = Leader(core.database, "usurper", 10)
             assert "planner" in await usurper.renew()
             task = (await submit(core, function())).ids[0]
-            rows = await connection.fetch(query("task.lease"), [task], [1], old)
+            rows = await connection.fetch(query("task.lease"), [task], [1], old, [1])
             assert rows == []
         core.leader.epochs["timekeeper"] = old
         with pytest.raises(StaleEpoch):

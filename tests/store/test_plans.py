@@ -71,12 +71,13 @@ def each(value: Any) -> list[Any]:
     return [value] * BATCH
 
 
+SHAPES_OF_READY = [1 + (task - FIRST) % SHAPES for task in READY]
 NODES_OF_LEASED = [node_of(task) for task in LEASED]
 NOW = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
 GROUPS = [(tenant, shape) for tenant in range(1, TENANTS + 1) for shape in range(1, SHAPES + 1)]
 CASES = [
-    Case("task.lease", (READY, each(1), 1), {"task_pkey"}, BATCH, BATCH),
-    Case("task.lease", (READY, each(1), 99), {"task_pkey"}, 0, 0),
+    Case("task.lease", (READY, each(1), 1, SHAPES_OF_READY), {"task_pkey"}, BATCH, BATCH),
+    Case("task.lease", (READY, each(1), 99, SHAPES_OF_READY), {"task_pkey"}, 0, 0),
     Case("task.start", (LEASED, each(1), NODES_OF_LEASED, each(1)), {"task_pkey"}, BATCH),
     Case("task.give_back", (LEASED, each(1), NODES_OF_LEASED), {"task_pkey"}, BATCH, BATCH),
     Case("task.succeed", (LEASED, each(1), NODES_OF_LEASED, each(1), each(2), each(b"1"), each(None), each(None), each(None)),
@@ -92,8 +93,8 @@ CASES = [
     Case("task.mark_upstream", (READY[::5], 1), {"task_pkey"}, 2 * BATCH, BATCH // 5),
     Case("task.orders_of", (7,), {"task_node"}, HERE),
     Case("task.held_by", (7,), {"task_node"}, HERE),
-    Case("task.allocated", ([7],), {"task_node"}, HERE, SHAPES),
-    Case("task.allocated", (list(range(1, NODES + 1)),), {"task_node"}, NODES * HERE, NODES * SHAPES),
+    Case("task.allocated", ([7],), {"task_node"}, HERE, 2 * SHAPES),
+    Case("task.allocated", (list(range(1, NODES + 1)),), {"task_node"}, NODES * HERE, NODES * 2 * SHAPES),
     Case("task.come_due", (1, BATCH), {"task_due", "task_pkey"}, 2 * BATCH, BATCH),
     Case("task.come_due", (99, BATCH), {"task_due", "task_pkey"}, 0, 0),
     Case("task.next_due", (), {"task_due"}, 1, 1),

@@ -84,7 +84,8 @@ async def views(core: Core) -> list[NodeView]:
     await core.definitions.load_shapes(row["shape"] for row in rows)
     held: dict[int, dict[int, int]] = {}
     for row in rows:
-        held.setdefault(row["node"], {})[row["shape"]] = row["count"]
+        there = held.setdefault(row["node"], {})
+        there[row["shape"]] = there.get(row["shape"], 0) + row["count"]
     return [
         NodeView(
             id=node.id,

@@ -21,6 +21,11 @@ Resources = Annotated[
     typer.Option("--resources", help="A tier, or cpus=2,memory=1GiB,labels.gpu=a100.", metavar="TIER|K=V,..."),
 ]
 Category = Annotated[str | None, typer.Option("--category", help="urgent, delayable or periodic.")]
+Queue = Annotated[str | None, typer.Option("--queue", help="The queue it waits in.", metavar="NAME")]
+OffPeak = Annotated[str | None, typer.Option("--off-peak", help="allowed, only or never.")]
+Preemptible = Annotated[
+    bool | None, typer.Option("--preemptible/--no-preemptible", help="Whether it may be paused for urgent tasks.")
+]
 Attempts = Annotated[int | None, typer.Option("--attempts", help="Runs in all, the first included.", metavar="N")]
 Retry = Annotated[str | None, typer.Option("--retry", help="interval=10s,backoff=2,max=5m,jitter=0.1", metavar="K=V,...")]
 ExecutionCap = Annotated[str | None, typer.Option("--execution-cap", help="Longest run, for example 10m.", metavar="DURATION")]
@@ -69,6 +74,9 @@ TASK_OPTIONS: dict[str, Any] = {
     "interpreter": Interpreter,
     "resources": Resources,
     "category": Category,
+    "queue": Queue,
+    "off_peak": OffPeak,
+    "preemptible": Preemptible,
     "attempts": Attempts,
     "retry": Retry,
     "execution_cap": ExecutionCap,

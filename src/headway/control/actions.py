@@ -146,5 +146,8 @@ def as_spec(old: Definition) -> TaskSpec:
         retry=RetrySpec(retry.interval_ms / 1000, retry.backoff, retry.max_ms / 1000, retry.jitter, retry.node_losses),
         execution_cap=old.cap_ms / 1000,
         delay_tolerance=old.tolerance_ms / 1000,
+        queue=old.queue or None,
+        off_peak=old.off_peak.value,
+        preemptible=old.preemptible,
         **spec_fields(old.content),
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from headway.policy.order import Group, Key
 
-Freed = dict[tuple[int, int], int]  # (node, shape) -> attempts that no longer hold room
+Freed = dict[tuple[int, int, int], int]  # (node, tenant, shape) -> attempts that no longer hold room
 
 
 @dataclass

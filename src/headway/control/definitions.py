@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from headway.domain.queues import Rules
 from headway.domain.resources import Resources
 from headway.domain.task import Definition, decode, encode
 from headway.store.database import Database
@@ -39,9 +40,10 @@ class Definitions:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.shapes: dict[int, Resources] = {}
+        self.rules: dict[int, Rules] = {}  # by shape
         self._by_content: dict[tuple[int, bytes], Interned] = {}
         self._by_id: dict[int, Interned] = {}
-        self._shape_ids: dict[Resources, int] = {}
+        self._shape_ids: dict[tuple[Resources, Rules], int] = {}
 
     async def intern(self, tenant: int, definition: Definition) -> Interned:
         """The number of this definition for this tenant, stored when it is new."""
@@ -49,7 +51,7 @@ class Definitions:
         digest = hashlib.blake2b(body, digest_size=16).digest()
         if known := self._by_content.get((tenant, digest)):
             return known
-        shape = await self._shape(definition.resources)
+        shape = await self._shape(definition.resources, definition.rules)
         async with self.database.cold() as connection:
             row = None
             while row is None:  # a concurrent insert of the same row is visible to the next statement only
@@ -61,16 +63,19 @@ class Definitions:
         self._by_content[(tenant, digest)] = self._by_id[row] = interned
         return interned
 
-    async def _shape(self, resources: Resources) -> int:
-        if (known := self._shape_ids.get(resources)) is not None:
+    async def _shape(self, resources: Resources, rules: Rules) -> int:
+        if (known := self._shape_ids.get((resources, rules))) is not None:
             return known
         body = msgspec.json.encode(resources, order="deterministic")
-        digest = hashlib.blake2b(body, digest_size=16).digest()
+        where = msgspec.json.encode(rules, order="deterministic")
+        # Shapes with the default rules keep the number they had before there were any.
+        digest = hashlib.blake2b(body if where == b"{}" else body + where, digest_size=16).digest()
         async with self.database.cold() as connection:
             shape: int | None = None
             while shape is None:
-                shape = await connection.fetchval(_SHAPE, digest, body.decode())
-        self._shape_ids[resources] = shape
+                shape = await connection.fetchval(_SHAPE, digest, body.decode(), where.decode())
+        self._shape_ids[(resources, rules)] = shape
+        self.rules[shape] = rules
         self.shapes[shape] = resources
         return shape
 
@@ -95,3 +100,4 @@ class Definitions:
                 rows = await connection.fetch(_SHAPES, missing)
             for row in rows:
                 self.shapes[row["id"]] = msgspec.json.decode(row["resources"], type=Resources)
+                self.rules[row["id"]] = msgspec.json.decode(row["rules"], type=Rules)

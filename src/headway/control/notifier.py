@@ -67,13 +67,13 @@ class Notifier:
 
     def _on_freed(self, room: Freed) -> None:
         if self.others:
-            for (node, _), count in room.items():
+            for (node, _, _), count in room.items():
                 self._finished[node] = self._finished.get(node, 0) + count
             self._wake.set()
 
     def _on_returned(self, room: Freed) -> None:
         if self.others:
-            self._returned.update(node for node, _ in room)
+            self._returned.update(node for node, _, _ in room)
             self._wake.set()
 
     def _on_cancel(self, attempts: list[tuple[int, int, int]]) -> None:

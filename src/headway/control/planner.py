@@ -104,7 +104,7 @@ class Planner:
         if self._epoch < 0:
             return {}
         counts: dict[int, int] = {}
-        for (node, shape), count in room.items():
+        for (node, _, shape), count in room.items():
             there = self.rooms.get(node)
             need = self.definitions.shapes.get(shape)
             if there is None or need is None:
@@ -279,11 +279,13 @@ class Planner:
         await self.definitions.load_shapes(group[1] for group in low)
 
     async def _lease(self, plan: list[Placed]) -> int:
-        wanted = sorted((key[2], placed.node) for placed in plan for key in placed.keys)
+        wanted = sorted((key[2], placed.node, placed.group[1]) for placed in plan for key in placed.keys)
         sessions = self.talking()
         try:
             async with self.database.hot() as connection:
-                rows = await connection.fetch(_LEASE, [w[0] for w in wanted], [w[1] for w in wanted], self._epoch)
+                rows = await connection.fetch(
+                    _LEASE, [w[0] for w in wanted], [w[1] for w in wanted], self._epoch, [w[2] for w in wanted]
+                )
         except BaseException:
             # Unknown whether they were leased: forget what was assumed, and let count and rescan tell.
             self.step_down()

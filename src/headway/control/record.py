@@ -84,8 +84,8 @@ async def _successes(connection: Connection, finished: list[tuple[int, Finished]
         _sparse([f.max_memory for _, f in finished]),
     )
     waited_for = []
-    for task, shape, node, has_dependants in done:
-        effects.free(node, shape)
+    for task, tenant, shape, node, has_dependants in done:
+        effects.free(node, tenant, shape)
         effects.ended.append((task, State.SUCCEEDED))
         if has_dependants:
             waited_for.append((task, State.SUCCEEDED))
@@ -114,7 +114,7 @@ async def failures(
             Outcome(report.outcome), counts, attempts=definition.attempts, retry=definition.retry,
             cancelling=row["cancel_at"] is not None, luck=random.random(),
         )  # fmt: skip
-        effects.free(node, row["shape"])
+        effects.free(node, row["tenant"], row["shape"])
         {Step.AGAIN: retried, Step.CANCEL: cancelled, Step.GIVE_UP: dead}[verdict.step].append((row, report, verdict))
     await _retry(connection, retried, effects)
     return await _cancel(connection, cancelled, effects) + await _bury(connection, dead, definitions, effects)
@@ -199,7 +199,7 @@ async def _returns(connection: Connection, returned: list[tuple[int, Ref]], effe
     if returned:
         rows = await connection.fetch(_GIVE_BACK, *_columns(sorted((ref[0], ref[1], node) for node, ref in returned)))
         for row in rows:
-            there = (row["node"], row["shape"])
+            there = (row["node"], row["tenant"], row["shape"])
             effects.returned[there] = effects.returned.get(there, 0) + 1
         effects.now_ready(rows)
 

@@ -56,9 +56,10 @@ class Effects:
         self.ended.clear()
         self.deferred = self.scheduled = False
 
-    def free(self, node: int | None, shape: int) -> None:
+    def free(self, node: int | None, tenant: int, shape: int) -> None:
         if node is not None:
-            self.freed[(node, shape)] = self.freed.get((node, shape), 0) + 1
+            there = (node, tenant, shape)
+            self.freed[there] = self.freed.get(there, 0) + 1
 
     def now_ready(self, rows: list[Any]) -> None:
         self.ready += [(r["tenant"], r["shape"], (r["start_by"], r["cap_ms"], r["id"])) for r in rows]

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from headway.domain import units
+from headway.domain import queues, units
 from headway.domain.content import ArchiveSpec, Content, content_of, labels_needed
 from headway.domain.resources import DEFAULT_TIER, LABEL_LIMIT, TIERS, Resources
 from headway.errors import InvalidInput, UnknownField
@@ -88,6 +88,9 @@ class TaskSpec(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     logger: str | None = None
     resources: str | ResourcesSpec = DEFAULT_TIER
     category: str | None = None
+    queue: str | None = None
+    off_peak: str = "allowed"
+    preemptible: bool | None = None
     attempts: int = 1
     retry: RetrySpec | None = None
     execution_cap: float | str = 600
@@ -126,6 +129,14 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
     cap_ms: int = 600_000
     tolerance_ms: int = 60_000
     content: Content = Content()
+    queue: str = ""  # the one it names
+    off_peak: queues.OffPeak = queues.OffPeak.ALLOWED
+    preemptible: bool | None = None
+
+    @property
+    def rules(self) -> queues.Rules:
+        """Where and when it may run."""
+        return queues.rules(self.category.name.lower(), self.queue, self.off_peak, self.preemptible)
 
     @property
     def what(self) -> str:
@@ -281,6 +292,9 @@ def define(spec: TaskSpec, tiers: dict[str, Resources] = TIERS) -> Definition:
         cap_ms=max(1, round(cap * 1000)),
         tolerance_ms=tolerance,
         content=content,
+        queue=queues.check_queue(spec.queue),
+        off_peak=queues.off_peak_of(spec.off_peak),
+        preemptible=spec.preemptible,
     )
 
 

@@ -24,7 +24,7 @@ DEFAULTABLE = FIELDS - {"name", "input", "at", "idempotency_key", *RUNS}
 _MERGED = ("env", "labels", "retry", "resources")  # a task adds to its defaults here; elsewhere it replaces them
 _TEXTS = (
     "name", "executable", "function", "interpreter", "workdir", "codec", "category", "idempotency_key", "image", "checksum", "logger",
-    "prepare", "commands",
+    "prepare", "commands", "queue", "off_peak",
 )  # fmt: skip
 _NESTED: dict[str, type[msgspec.Struct]] = {"retry": RetrySpec, "resources": ResourcesSpec}
 _KINDS = {

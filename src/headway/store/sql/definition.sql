@@ -2,7 +2,7 @@
 
 -- name: shape
 with relaxed as materialized (select set_config('synchronous_commit', 'off', true)), new as (
-    insert into shape (hash, resources) select $1, $2::jsonb from relaxed on conflict (hash) do nothing returning id
+    insert into shape (hash, resources, rules) select $1, $2::jsonb, $3::jsonb from relaxed on conflict (hash) do nothing returning id
 )
 select id from new union all select id from shape where hash = $1 limit 1;
 
@@ -17,4 +17,4 @@ select id from new union all select id from definition where tenant = $1 and has
 select id, tenant, shape, name, body from definition where id = any ($1::int[]);
 
 -- name: shapes
-select id, resources::text as resources from shape where id = any ($1::int[]);
+select id, resources::text as resources, rules::text as rules from shape where id = any ($1::int[]);

@@ -1,13 +1,13 @@
 -- name: lease
--- Gives ready tasks to nodes, if this server still leads the planner. Ids come sorted, so locks are taken in order.
+-- Gives ready tasks to nodes, if this server still leads the planner and they are still of the shape that was planned (F5: PATCH). Ids come sorted, so locks are taken in order.
 -- event: lease
 with fence as materialized (
     select 1 from duty where name = 'planner' and epoch = $3 and expires_at > clock_timestamp() for share
 )
 update task t
 set state = 3, node = p.node, attempt = t.attempt + 1, leased_at = clock_timestamp()
-from unnest($1::bigint[], $2::int[]) as p (id, node)
-where t.id = p.id and +t.state = 2 and exists (select 1 from fence)
+from unnest($1::bigint[], $2::int[], $4::int[]) as p (id, node, shape)
+where t.id = p.id and +t.state = 2 and +t.shape = p.shape and exists (select 1 from fence)
 returning t.id, t.attempt, t.node, t.definition, t.input, t.name, t.eligible_at;
 
 -- name: express
@@ -70,7 +70,7 @@ with done as (
 ), told as (
     insert into event (tenant, kind, tasks) select tenant, 'task.succeeded', array_agg(id) from done group by tenant
 )
-select id, shape, node, has_dependants from done;
+select id, tenant, shape, node, has_dependants from done;
 
 -- name: lock
 -- The rows behind reports that did not succeed, locked in order, for the retry policy to decide on.
@@ -189,8 +189,9 @@ with recursive found as (
 select tenant, shape from found;
 
 -- name: allocated
--- How many attempts of each shape each of these nodes answers for.
-select node, shape, count(*)::int as count from task where node = any ($1::int[]) and state in (3, 4, 5) group by node, shape;
+-- How many attempts of each tenant and shape each of these nodes answers for.
+select node, tenant, shape, count(*)::int as count from task where node = any ($1::int[]) and state in (3, 4, 5)
+group by node, tenant, shape;
 
 -- name: cancel_waiting
 -- Those of the given tasks that no node holds, locked in order; they are ended at once.
