@@ -70,9 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: Annotated[str, Option("", "How much to log.", choices=LEVELS)] = "info"
     log_format: Annotated[str, Option("", "Log for people or for programs.", choices=("text", "json"))] = "text"
 
-    database: Annotated[
-        str | None, Option("database", "PostgreSQL (15 or newer) to use; embedded when not set.", key="url")
-    ] = None
+    database: Annotated[str | None, Option("database", "PostgreSQL (15 or newer) to use; embedded when not set.", key="url")] = None
     pool_size: Annotated[int, Option("database", "Connections of one server.", low=4, high=100)] = 8
     db_statement_timeout_s: Annotated[float, _duration("database", "Longest statement.", low=1.0)] = 30.0
 
@@ -81,19 +79,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tls_cert: Annotated[str | None, Option("server", "Certificate (PEM file): serve HTTPS.")] = None
     tls_key: Annotated[str | None, Option("server", "Private key (PEM file) of the certificate.")] = None
     heartbeat_s: Annotated[float, _duration("server", "How often agents report that they live.", low=0.05)] = 1.0
-    fence_s: Annotated[float, _duration("server", "Without contact for so long an agent kills its tasks.", low=0.1)] = (
-        3.0
-    )
+    fence_s: Annotated[float, _duration("server", "Without contact for so long an agent kills its tasks.", low=0.1)] = 3.0
     lost_s: Annotated[float, _duration("server", "Without contact for so long a node is lost.", low=0.2)] = 5.0
     hold_s: Annotated[float, _duration("server", "While the database is away, agents hold on for so long.")] = 60.0
-    duty_lease_s: Annotated[
-        float, _duration("server", "A duty's leader that is silent for so long is replaced.", low=0.5)
-    ] = 10.0
+    duty_lease_s: Annotated[float, _duration("server", "A duty's leader that is silent for so long is replaced.", low=0.5)] = 10.0
     retention_days: Annotated[int, Option("server", "Days that finished tasks are kept.", low=1, high=36500)] = 30
     max_body: Annotated[int, _size("server", "Largest request.", low=1024)] = 64 * MIB
-    admission_queue: Annotated[int, _size("server", "Bytes of requests that may wait for their commit.", low=MIB)] = (
-        256 * MIB
-    )
+    admission_queue: Annotated[int, _size("server", "Bytes of requests that may wait for their commit.", low=MIB)] = 256 * MIB
 
     node_name: Annotated[str, Option("agent", "Name of this node; the same name is the same node.")] = msgspec.field(
         default_factory=socket.gethostname
@@ -103,25 +95,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     disk: Annotated[int | None, _size("agent", "Disk to offer; what is free when not set.")] = None
     labels: Annotated[dict[str, str], Option("agent", "Labels of this node.", unit="labels")] = {}
     paths: Annotated[list[str], Option("agent", "Folders to import functions from.", unit="paths")] = []
-    work_dir: Annotated[
-        str | None, Option("agent", "Folder for tasks; inside the data folder when not set.", unit="path")
-    ] = None
+    work_dir: Annotated[str | None, Option("agent", "Folder for tasks; inside the data folder when not set.", unit="path")] = None
     drain_s: Annotated[float, _duration("agent", "How long a stopping agent waits for running tasks.")] = 30.0
-    runner_tasks: Annotated[int, Option("agent", "A runner is replaced after so many tasks.", low=1, high=_COUNT)] = (
-        1_000_000
-    )
+    runner_tasks: Annotated[int, Option("agent", "A runner is replaced after so many tasks.", low=1, high=_COUNT)] = 1_000_000
     runner_growth: Annotated[int, _size("agent", "A runner is replaced when it grew by so much.", low=MIB)] = 256 * MIB
     runner_idle_s: Annotated[float, _duration("agent", "An idle runner ends after so long.")] = 60.0
-    max_output: Annotated[
-        int, _size("agent", "Output kept of one attempt; the middle of longer output is cut.", low=1024)
-    ] = MIB
+    max_output: Annotated[int, _size("agent", "Output kept of one attempt; the middle of longer output is cut.", low=1024)] = MIB
 
     sources: dict[str, str] = {}
 
 
-def load(
-    *, file: str | None = None, env: Mapping[str, str] = os.environ, flags: Mapping[str, Any] | None = None
-) -> Settings:
+def load(*, file: str | None = None, env: Mapping[str, str] = os.environ, flags: Mapping[str, Any] | None = None) -> Settings:
     """The settings of this process, or a ConfigError that says where the mistake is."""
     values: dict[str, Any] = {"data_dir": default_data_dir(env)}
     sources: dict[str, str] = {}

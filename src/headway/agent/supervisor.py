@@ -78,7 +78,9 @@ CLOSE_TICK_S = 0.005
 IDLE_TICK_S = 5.0
 RESTART_S = 1.0  # between two starts of an exchange side
 GATHER_S = 0.003  # while orders wait, ended programs are looked after this often: what follows them is started side by side
-COALESCE_S = 0.02  # while orders wait here, news go up this often: a round through server and database costs 4 ms whatever it carries
+COALESCE_S = (
+    0.02  # while orders wait here, news go up this often: a round through server and database costs 4 ms whatever it carries
+)
 _decode = msgspec.msgpack.Decoder(ToSupervisor).decode
 
 

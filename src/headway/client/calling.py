@@ -43,9 +43,7 @@ def function_name(function: Callable[..., Any]) -> str:
         return f"{spec.name}:{qualname}"
     file = getattr(main, "__file__", None)
     if file is None:
-        raise InvalidInput(
-            f"{qualname} was typed into an interactive session", field="function", hint="put it into a file"
-        )
+        raise InvalidInput(f"{qualname} was typed into an interactive session", field="function", hint="put it into a file")
     return f"{os.path.abspath(file)}:{qualname}"
 
 

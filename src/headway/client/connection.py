@@ -29,9 +29,7 @@ LONGEST_PAUSE = 2.0
 class Connection:
     """One server, or several equal ones: when one is not reachable the next is asked."""
 
-    def __init__(
-        self, urls: list[str], *, token: str | None = None, tls_ca: str | None = None, patience: float = 30.0
-    ) -> None:
+    def __init__(self, urls: list[str], *, token: str | None = None, tls_ca: str | None = None, patience: float = 30.0) -> None:
         self._servers = [Http(url, token=token, tls_ca=tls_ca) for url in urls]
         self._at = 0
         self._met = False

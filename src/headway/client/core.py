@@ -106,9 +106,7 @@ class AsyncClient:
         headers = {} if keyed else {"idempotency-key": f"auto-{secrets.token_hex(12)}"}
         return await self._to.ask("POST", "/v1/tasks", Accepted, body=encode(task), headers=headers, repeatable=True)
 
-    async def submit_many(
-        self, specs: Iterable[Spec], *, key: str | None = None, kind: Any = None
-    ) -> list[AsyncHandle[Any]]:
+    async def submit_many(self, specs: Iterable[Spec], *, key: str | None = None, kind: Any = None) -> list[AsyncHandle[Any]]:
         """Submit many tasks in one request: all or none of them. `after` may name others of them."""
         listed = [said(spec) for spec in specs]
         if key is not None:
@@ -132,9 +130,7 @@ class AsyncClient:
     async def _submit_bulk(self, bulk: Any, count: int, *, keyed: bool, kind: Any) -> list[AsyncHandle[Any]]:
         if not count:
             return []
-        accepted = await self._to.ask(
-            "POST", "/v1/tasks", AcceptedMany, body=encode(bulk), repeatable=keyed, timeout=BULK_TIMEOUT
-        )
+        accepted = await self._to.ask("POST", "/v1/tasks", AcceptedMany, body=encode(bulk), repeatable=keyed, timeout=BULK_TIMEOUT)
         return self._handles(accepted.ids, kind)
 
     def _handles(self, ids: Sequence[str], kind: Any = None) -> list[AsyncHandle[Any]]:

@@ -1,11 +1,11 @@
 """`@task`: a function that stays a function and can be submitted.
 
-    @task(attempts=3, execution_cap="30s")
-    def thumbnail(path: str, size: int) -> str: ...
+@task(attempts=3, execution_cap="30s")
+def thumbnail(path: str, size: int) -> str: ...
 
-    thumbnail("a.png", 256)                    # runs here
-    thumbnail.submit("a.png", 256).result()    # runs there
-    [h.result() for h in thumbnail.starmap([("a.png", 64), ("b.png", 64)])]
+thumbnail("a.png", 256)                    # runs here
+thumbnail.submit("a.png", 256).result()    # runs there
+[h.result() for h in thumbnail.starmap([("a.png", 64), ("b.png", 64)])]
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import msgspec
 from headway.client import calling, core, eager, face
 from headway.client.face import Handle
 from headway.client.handles import AsyncHandle
-from headway.domain.resources import DEFAULT_TIER
 from headway.domain.task import TaskSpec, decode_error, define
+from headway.domain.tenant import ANYWHERE
 from headway.errors import InvalidInput
 
 P = ParamSpec("P")
@@ -92,9 +92,7 @@ class Task(Generic[P, T, R]):
     def encode(self, calls: Sequence[calling.Arguments]) -> tuple[str, list[msgspec.Raw]]:
         return calling.encode_calls(calls, self._options.get("codec"))
 
-    async def _submit(
-        self, client: core.AsyncClient, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> AsyncHandle[T]:
+    async def _submit(self, client: core.AsyncClient, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> AsyncHandle[T]:
         codec, (encoded,) = self.encode([(args, kwargs)])
         accepted = await client.accept(self.spec(codec, input=encoded))
         return AsyncHandle(client, accepted.id, kind=self.kind)
@@ -136,9 +134,7 @@ def checked(options: Mapping[str, Any]) -> Mapping[str, Any]:
         spec = msgspec.convert({**options, "function": "module:name"}, TaskSpec)
     except msgspec.ValidationError as error:
         raise decode_error(error) from None
-    if isinstance(spec.resources, str):
-        spec.resources = DEFAULT_TIER  # which tiers there are, only the server knows
-    define(spec)
+    define(spec, ANYWHERE)  # which tiers there are and how long a run may take, only the server knows
     return options
 
 

@@ -66,9 +66,7 @@ class Executor(concurrent.futures.Executor):
         self.client.thread.loop.call_soon_threadsafe(self._take, future)
         return future
 
-    def map(
-        self, fn: Callable[..., T], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
-    ) -> Iterator[T]:
+    def map(self, fn: Callable[..., T], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1) -> Iterator[T]:
         """As the built-in map, in parallel. `chunksize` is of no use here: calls travel in bulk anyway."""
         return super().map(fn, *iterables, timeout=timeout)
 

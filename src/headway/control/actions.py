@@ -12,9 +12,11 @@ from headway.control.bus import Bus
 from headway.control.definitions import Definitions, Interned
 from headway.control.fleet import Fleet
 from headway.control.settle import Effects, end_waiting, settle, tell
+from headway.control.tenants import Tenants
 from headway.domain.content import spec_fields
 from headway.domain.lifecycle import State
 from headway.domain.task import Definition, ResourcesSpec, RetrySpec, TaskSpec, decode_error, define
+from headway.domain.tenant import Terms
 from headway.errors import InvalidInput
 from headway.store.database import Connection, Database
 from headway.store.partitions import ensure_days_of
@@ -35,6 +37,7 @@ class Actions:
     database: Database
     definitions: Definitions
     fleet: Fleet
+    tenants: Tenants
     bus: Bus
 
     async def cancel(self, ids: list[int]) -> None:
@@ -67,7 +70,11 @@ class Actions:
             old = known[row["definition"]]
             if row["definition"] not in edited:
                 edited[row["definition"]] = (
-                    await self.definitions.intern(row["tenant"], edit_definition(old.definition, changes)) if changes else old
+                    await self.definitions.intern(
+                        row["tenant"], edit_definition(old.definition, changes, self.tenants.terms(row["tenant"]))
+                    )
+                    if changes
+                    else old
                 )
         self.fleet.check_satisfiable(edited.values())
         effects = Effects()
@@ -104,7 +111,7 @@ async def _cancel(connection: Connection, ids: list[int]) -> tuple[Effects, list
     return effects, [(row["node"], row["id"], row["attempt"]) for row in held]
 
 
-def edit_definition(old: Definition, changes: dict[str, Any]) -> Definition:
+def edit_definition(old: Definition, changes: dict[str, Any], terms: Terms) -> Definition:
     """The definition with some of a task's fields changed, checked like a new one."""
     allowed = set(TaskSpec.__struct_fields__) - {"input", "after", "at", "idempotency_key", "name", "labels", "size"}
     for field in changes:
@@ -118,7 +125,7 @@ def edit_definition(old: Definition, changes: dict[str, Any]) -> Definition:
         merged = msgspec.convert({**_said(as_spec(old)), **changes}, TaskSpec)
     except msgspec.ValidationError as error:
         raise decode_error(error) from None
-    return define(merged)
+    return define(merged, terms)
 
 
 def _said(spec: TaskSpec) -> dict[str, Any]:

@@ -25,6 +25,7 @@ class Bus:
     on_scheduled: list[Callable[[], None]] = field(default_factory=list)  # a task waits for a time that may be soon
     on_remote: list[Callable[[], None]] = field(default_factory=list)  # another server ended tasks
     on_fleet: list[Callable[[], None]] = field(default_factory=list)  # a node came, left, or changed
+    on_tenants: list[Callable[[], None]] = field(default_factory=list)  # a subscription or a tier changed
 
     def ready(self, tasks: dict[Group, list[Key]]) -> None:
         """Tasks are ready to run: keys by group, each list in order."""
@@ -60,6 +61,10 @@ class Bus:
 
     def fleet(self) -> None:
         for tell in self.on_fleet:
+            tell()
+
+    def tenants(self) -> None:
+        for tell in self.on_tenants:
             tell()
 
 

@@ -30,6 +30,7 @@ from headway.control.rates import Rates
 from headway.control.reaper import Reaper
 from headway.control.reports import ReportDesk
 from headway.control.sessions import Sessions
+from headway.control.tenants import Tenants
 from headway.control.timekeeper import Timekeeper
 from headway.control.waiting import Waiting
 from headway.errors import HeadwayError, Unavailable
@@ -55,8 +56,9 @@ class Core:
         database, bus, clock = self.database, Bus(), Clock()
         self.bus, self.clock = bus, clock
         self.access = Access(database)
+        self.tenants = Tenants(database, bus)
         self.definitions = Definitions(database)
-        self.drafts = Drafts(self.definitions)
+        self.drafts = Drafts(self.definitions, self.tenants)
         self.fleet = Fleet(database)
         self.ids = IdSource(database, clock, holder)
         self.leader = Leader(database, holder, settings.duty_lease_s)
@@ -77,11 +79,11 @@ class Core:
             clock,
             lambda nodes: self.notifier.orders(nodes),
         )
-        self.notifier = Notifier(database, holder, bus, self.planner, self.exchanges)
+        self.notifier = Notifier(database, holder, bus, self.planner, self.exchanges, self.tenants)
         self.admission = Admission(
             database, clock, self.ids, self.fleet, bus, Express(database, self.planner, bus), settings.admission_queue
         )
-        self.actions = Actions(database, self.definitions, self.fleet, bus)
+        self.actions = Actions(database, self.definitions, self.fleet, self.tenants, bus)
         self.waiting = Waiting(database, bus)
         self.timekeeper = Timekeeper(database, self.leader, bus)
         self.reaper = Reaper(
@@ -103,6 +105,7 @@ class Core:
         await ensure_partitions(self.database, self.clock)
         await self.ids.claim()
         await self.fleet.refresh()
+        await self.tenants.refresh()
         await self._beat()
         timekeeper = Loop("timekeeper", self.leader, self.timekeeper.run_once)
         self.bus.on_scheduled.append(timekeeper.wake.set)
@@ -155,6 +158,7 @@ class Core:
         now = self._last_beat = time.monotonic()
         if await self.fleet.refresh():
             self.bus.fleet()
+        await self.tenants.refresh()
         if now - self._slow_beat < min(3.0, self.settings.duty_lease_s / 4):
             return
         gained = await self.leader.renew()

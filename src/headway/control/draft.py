@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from headway.control.definitions import Definitions, Interned
+from headway.control.tenants import Tenants
 from headway.domain import graph
 from headway.domain.identity import MAX_ID
 from headway.domain.task import (
@@ -101,9 +102,11 @@ def draft_of(spec: TaskSpec) -> Draft:
 class Drafts:
     """Makes drafts for one tenant at a time."""
 
-    def __init__(self, definitions: Definitions) -> None:
+    def __init__(self, definitions: Definitions, tenants: Tenants) -> None:
         self.definitions = definitions
+        self.tenants = tenants
         self._specs: dict[tuple[int, bytes], Interned] = {}
+        tenants.bus.on_tenants.append(self._specs.clear)  # the same words may now mean another task
 
     async def read(self, tenant: int, body: bytes, *, ndjson: bool, key: str | None) -> tuple[list[Draft], bool]:
         """The drafts in a request body, and whether it was a single task."""
@@ -136,7 +139,8 @@ class Drafts:
             raise InvalidInput("args: a number is larger than 64 bits", field="args") from None
 
     async def _intern(self, tenant: int, spec: TaskSpec) -> Interned:
-        interned = await self.definitions.intern(tenant, define(spec))
+        await self.tenants.known(tenant)
+        interned = await self.definitions.intern(tenant, define(spec, self.tenants.terms(tenant)))
         if len(self._specs) > _SPECS_KEPT:
             self._specs.clear()
         self._specs[(tenant, _content(spec))] = interned

@@ -17,6 +17,7 @@ from headway import telemetry
 from headway.control.bus import Bus, Freed
 from headway.control.exchanges import Exchanges
 from headway.control.planner import Planner
+from headway.control.tenants import Tenants
 from headway.logs import log
 from headway.policy.order import Group, Key
 from headway.store.database import GONE, Database
@@ -33,6 +34,7 @@ class Notifier:
     bus: Bus
     planner: Planner
     exchanges: Exchanges
+    tenants: Tenants
     others: bool = False
     _ready: dict[Group, Key] = field(default_factory=dict)
     _finished: dict[int, int] = field(default_factory=dict)  # by node
@@ -51,6 +53,7 @@ class Notifier:
         self.bus.on_ended.append(lambda _: self._flag("ended"))
         self.bus.on_scheduled.append(lambda: self._flag("scheduled"))
         self.bus.on_fleet.append(lambda: self._flag("fleet"))
+        self.bus.on_tenants.append(lambda: self._flag("tenants"))
 
     # What happened here
 
@@ -160,6 +163,11 @@ class Notifier:
             self.planner.rescan()
         if "fleet" in flags:
             telemetry.background(self.exchanges.refresh_fleet())
+        if "tenants" in flags:
+            telemetry.background(self._refresh_tenants())
         if "ended" in flags or "rescan" in flags:
             for tell in self.bus.on_remote:
                 tell()
+
+    async def _refresh_tenants(self) -> None:
+        await self.tenants.refresh()

@@ -5,6 +5,8 @@ CPUs are thousandths, everything else is whole: no rounding can make two tasks f
 
 from __future__ import annotations
 
+import difflib
+
 import msgspec
 
 LABEL_LIMIT = 64
@@ -36,6 +38,15 @@ TIERS: dict[str, Resources] = {
     "premium": Resources(cpus_milli=2000, memory=4 * GIB, disk=16 * GIB),
 }
 DEFAULT_TIER = "basic"
+
+
+def misspelt(name: str) -> str | None:
+    """The predefined tier that `name` is a slip of: a client, which cannot know the operator's tiers, refuses it, and so no tier
+    may be called so."""
+    near = difflib.get_close_matches(name, TIERS, n=1, cutoff=0.8)
+    if not near or name in TIERS or not name.isalpha() or abs(len(name) - len(near[0])) > 1:
+        return None
+    return near[0]
 
 
 class Capacity(msgspec.Struct, frozen=True, omit_defaults=True):

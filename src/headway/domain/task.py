@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Any
 
@@ -17,7 +17,8 @@ import msgspec
 
 from headway.domain import queues, units
 from headway.domain.content import ArchiveSpec, Content, content_of, labels_needed
-from headway.domain.resources import DEFAULT_TIER, LABEL_LIMIT, TIERS, Resources
+from headway.domain.resources import DEFAULT_TIER, LABEL_LIMIT, TIERS, Resources, misspelt
+from headway.domain.tenant import STANDARD, Terms
 from headway.errors import InvalidInput, UnknownField
 
 
@@ -86,14 +87,14 @@ class TaskSpec(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     volumes: list[str] = []
     secrets: list[str] | dict[str, str] = []
     logger: str | None = None
-    resources: str | ResourcesSpec = DEFAULT_TIER
+    resources: str | ResourcesSpec | None = None
     category: str | None = None
     queue: str | None = None
     off_peak: str = "allowed"
     preemptible: bool | None = None
     attempts: int = 1
     retry: RetrySpec | None = None
-    execution_cap: float | str = 600
+    execution_cap: float | str | None = None
     delay_tolerance: float | str | None = None
     after: list[str | int | AfterSpec] | str | int = []
     at: str | float | None = None
@@ -218,7 +219,6 @@ _EVERY_FIELD = SUPPORTED.union(*(kind.__struct_fields__ for kind in (RetrySpec, 
 NAME_LIMIT = 200
 KEY_LIMIT = 200
 MAX_ATTEMPTS = 1000
-MAX_CAP_S = 86_400.0  # the default subscription's upper bound (H6)
 MAX_INPUT = 4 * 2**20
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _FUNCTION = re.compile(r"[^\s:]+:[A-Za-z_][\w.]*")
@@ -226,8 +226,8 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TOLERANCE_MS = {Category.URGENT: 0, Category.DELAYABLE: 60_000, Category.PERIODIC: 60_000}
 
 
-def define(spec: TaskSpec, tiers: dict[str, Resources] = TIERS) -> Definition:
-    """The definition behind a spec, or an error that says which field is wrong and what was expected."""
+def define(spec: TaskSpec, terms: Terms = STANDARD) -> Definition:
+    """The definition behind a spec under a tenant's terms, or an error that says which field is wrong and what was expected."""
     command = _command(spec)
     content = content_of(spec)
     kinds = [
@@ -260,17 +260,13 @@ def define(spec: TaskSpec, tiers: dict[str, Resources] = TIERS) -> Definition:
         if not _ENV_NAME.fullmatch(key):
             raise InvalidInput(f"env: {key!r} is not a variable name", field="env", hint="letters, digits, underscores")
         _no_nul(value, f"env.{key}")
-    tolerance, category = _tolerance(spec)
-    cap = units.seconds(spec.execution_cap, "execution_cap")
-    if not 0 < cap <= MAX_CAP_S:
-        raise InvalidInput(
-            f"execution_cap: {spec.execution_cap!r} is out of range", field="execution_cap", hint="above 0, at most 24h"
-        )
+    tolerance, category = _tolerance(spec, terms)
+    cap = _cap(spec, terms)
     if not 1 <= spec.attempts <= MAX_ATTEMPTS:
         raise InvalidInput(
             f"attempts: {spec.attempts} is out of range", field="attempts", hint=f"1 to {MAX_ATTEMPTS}, the first run included"
         )
-    resources, tier = resolve(spec.resources, tiers)
+    resources, tier = resolve(spec.resources or terms.default_tier, terms)
     if needed := labels_needed(spec, content):
         labels = tuple(sorted({**needed, **dict(resources.labels)}.items()))
         resources = msgspec.structs.replace(resources, labels=labels)
@@ -298,11 +294,11 @@ def define(spec: TaskSpec, tiers: dict[str, Resources] = TIERS) -> Definition:
     )
 
 
-def resolve(asked: str | ResourcesSpec, tiers: dict[str, Resources]) -> tuple[Resources, str]:
+def resolve(asked: str | ResourcesSpec, terms: Terms) -> tuple[Resources, str]:
     """The resource vector behind a tier's name or an exact request, and the tier's name if there was one."""
     if isinstance(asked, str):
-        return _tier(asked, tiers), asked
-    base = _tier(asked.tier or DEFAULT_TIER, tiers)
+        return _affordable(_tier(asked, terms.tiers), terms), asked
+    base = _tier(asked.tier or terms.default_tier, terms.tiers)
     if asked.cpus is not None and not 0 <= asked.cpus <= 1_000_000:
         raise InvalidInput(f"resources.cpus: {asked.cpus} is out of range", field="resources.cpus", hint="for example 0.5 or 4")
     for field in ("iops", "ports"):
@@ -310,7 +306,7 @@ def resolve(asked: str | ResourcesSpec, tiers: dict[str, Resources]) -> tuple[Re
         if value is not None and not 0 <= value <= 2**31 - 1:
             raise InvalidInput(f"resources.{field}: {value} is out of range", field=f"resources.{field}")
     check_labels(asked.labels, "resources.labels")
-    return Resources(
+    need = Resources(
         cpus_milli=base.cpus_milli if asked.cpus is None else round(asked.cpus * 1000),
         memory=base.memory if asked.memory is None else units.size(asked.memory, "resources.memory"),
         disk=base.disk if asked.disk is None else units.size(asked.disk, "resources.disk"),
@@ -318,7 +314,8 @@ def resolve(asked: str | ResourcesSpec, tiers: dict[str, Resources]) -> tuple[Re
         bandwidth=base.bandwidth if asked.bandwidth is None else units.size(asked.bandwidth, "resources.bandwidth"),
         ports=base.ports if asked.ports is None else asked.ports,
         labels=tuple(sorted({**dict(base.labels), **asked.labels}.items())),
-    ), asked.tier or ""
+    )
+    return _affordable(need, terms), asked.tier or ""
 
 
 def edges(after: list[str | int | AfterSpec] | str | int) -> tuple[Edge, ...]:
@@ -415,8 +412,37 @@ def _default_name(spec: TaskSpec, command: tuple[str, ...]) -> str:
     return _CONTROL.sub("?", first.rstrip("/").rpartition("/")[2] or first)[:NAME_LIMIT] or "task"
 
 
-def _tolerance(spec: TaskSpec) -> tuple[int, Category]:
-    asked = None if spec.delay_tolerance is None else round(units.seconds(spec.delay_tolerance, "delay_tolerance") * 1000)
+def _cap(spec: TaskSpec, terms: Terms) -> float:
+    cap = terms.default_cap_s if spec.execution_cap is None else units.seconds(spec.execution_cap, "execution_cap")
+    if not 0 < cap <= terms.max_cap_s:
+        raise InvalidInput(
+            f"execution_cap: {spec.execution_cap!r} is out of range",
+            field="execution_cap",
+            hint=f"above 0, at most {units.duration_text(terms.max_cap_s)}",
+        )
+    return cap
+
+
+def _affordable(need: Resources, terms: Terms) -> Resources:
+    """A task that is larger than all its tenant may run at once would wait for ever."""
+    if terms.max_cpus is not None and need.cpus_milli > terms.max_cpus * 1000:
+        raise InvalidInput(
+            f"resources: {need.cpus_milli / 1000:g} cpus are more than your subscription has", field="resources",
+            hint=f"at most {terms.max_cpus:g} cpus",
+        )  # fmt: skip
+    if terms.max_memory is not None and need.memory > terms.max_memory:
+        raise InvalidInput(
+            f"resources: {units.size_text(need.memory)} memory is more than your subscription has", field="resources",
+            hint=f"at most {units.size_text(terms.max_memory)}",
+        )  # fmt: skip
+    return need
+
+
+def _tolerance(spec: TaskSpec, terms: Terms) -> tuple[int, Category]:
+    said = spec.delay_tolerance
+    if said is None and spec.category is None:
+        said = terms.delay_tolerance_s
+    asked = None if said is None else round(units.seconds(said, "delay_tolerance") * 1000)
     if spec.category is None:
         category = Category.URGENT if asked == 0 else Category.DELAYABLE
     else:
@@ -446,7 +472,11 @@ def _retry(asked: RetrySpec | None) -> Retry:
     )
 
 
-def _tier(name: str, tiers: dict[str, Resources]) -> Resources:
+def _tier(name: str, tiers: Mapping[str, Resources] | None) -> Resources:
+    if tiers is None:  # only the server knows which there are
+        if misspelt(name) is None:
+            return TIERS.get(name, TIERS[DEFAULT_TIER])
+        tiers = TIERS
     if name not in tiers:
         near = difflib.get_close_matches(name, tiers, n=1)
         raise InvalidInput(

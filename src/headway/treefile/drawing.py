@@ -8,6 +8,7 @@ from typing import Any
 
 from headway.domain.graph import longest_path
 from headway.domain.task import Edge, When, define
+from headway.domain.tenant import ANYWHERE
 from headway.treefile.model import Tree, TreeTask
 
 WIDTH = 60  # of what a task runs; the rest of the line belongs to its name and edges
@@ -81,7 +82,7 @@ def dot(tree: Tree) -> str:
 
 
 def _line(task: TreeTask, width: int, *, critical: bool) -> str:
-    what = _one_line(define(task.spec).what)
+    what = _one_line(define(task.spec, ANYWHERE).what)
     what = what if len(what) <= WIDTH else what[: WIDTH - 1] + "…"
     waits = ", ".join(_edge(edge) for edge in task.after)
     return f"  {'*' if critical else ' '} {task.name:<{width}}  {what}" + (f"  ← {waits}" if waits else "")

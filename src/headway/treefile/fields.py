@@ -14,6 +14,7 @@ import msgspec
 
 from headway.domain import task as domain
 from headway.domain.task import AfterSpec, Edge, ResourcesSpec, RetrySpec, TaskSpec, When
+from headway.domain.tenant import ANYWHERE
 from headway.errors import InvalidInput, UnknownField
 from headway.treefile.document import Entry, Listing, Mapping, Mark, Node, Scalar
 from headway.treefile.values import Reader, describe, did_you_mean, is_nothing
@@ -134,7 +135,7 @@ def _input(reader: Reader, entry: Entry) -> msgspec.Raw:
 
 def _check(reader: Reader, spec: TaskSpec, entries: AnyMapping[str, Entry], mark: Mark) -> None:
     try:
-        domain.define(spec)
+        domain.define(spec, ANYWHERE)
         domain.check_labels(spec.labels)
         if spec.name is not None:
             domain.check_name(spec.name)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 from headway.domain import graph
 from headway.domain.task import AfterSpec, Edge, TaskSpec, When, check_name, define
+from headway.domain.tenant import ANYWHERE
 from headway.errors import CyclicGraph, InvalidInput
 from headway.treefile.document import Mark
 from headway.treefile.elements import Block, Element, Ref, Shape
@@ -64,7 +65,7 @@ class _Joiner:
                 self.names[element.name] = element
         for element in self.shape.elements:
             if element.name is None and element.spec:
-                element.name = self.free(define(element.spec).name)
+                element.name = self.free(define(element.spec, ANYWHERE).name)
                 self.names[element.name] = element
         for element in self.shape.elements:
             if element.key is not None:

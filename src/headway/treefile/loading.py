@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping as AnyMapping
 
 from headway.domain.task import KEYWORDS, check_name, define
+from headway.domain.tenant import ANYWHERE
 from headway.errors import InvalidInput, UnknownField
 from headway.treefile.document import Entry, Mapping, Mark, Node, Scalar, fail, missing_space, parse
 from headway.treefile.elements import check_defaults, is_tree, read_shape
@@ -91,7 +92,7 @@ class _File:
         mark = key.mark if key else node.mark
         shape = read_shape(reader, key.text if key else None, key, node, defaults)
         if key is None and shape.top.spec and shape.top.name is None:
-            shape.top.name = define(shape.top.spec).name  # one task: it is called as it would be without a tree around it
+            shape.top.name = define(shape.top.spec, ANYWHERE).name  # one task: it is called as it would be without a tree around it
         name = (shape.top.name if is_tree(node) or key is None else None) or (key.text if key else self.stem())
         try:
             check_name(name)

@@ -93,7 +93,7 @@ CORPUS = [
     ("a word of retry without a value", "command: x\nretry:\n  max:\n", 3, "retry.max has no value"),
     ("no duration", "command: x\nexecution_cap: soon\n", 2, "is not a duration"),
     ("a cap of nothing", "command: x\nexecution_cap: 0\n", 2, "out of range"),
-    ("a cap beyond a day", "command: x\nexecution_cap: 2d\n", 2, "at most 24h"),
+    ("a cap beyond a year", "command: x\nexecution_cap: 400d\n", 2, "at most 366d"),
     ("a negative tolerance", "command: x\ndelay_tolerance: -1\n", 2, "out of range"),
     ("no such tier", "command: x\nresources: regula\n", 2, "did you mean 'regular'?"),
     ("no size", "command: x\nresources: {memory: much}\n", 2, "is not a size"),
