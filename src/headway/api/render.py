@@ -54,6 +54,7 @@ def task_view(row: Any, *, whole: bool = False) -> TaskView:
         error=error_of(row["error"]),
         codec=definition.codec,
         resources=resources_view(definition.resources, definition.tier),
+        isolation=definition.isolation or "none",
         usage=usage_of(row),
         progress=ProgressView(row["done"], row["total"], row["text"]) if row["total"] is not None else None,
         tree=str(row["tree"]) if row["tree"] is not None else None,
@@ -106,6 +107,11 @@ def usage_of(row: Any) -> UsageView | None:
         return None
     wall = (row["ended_at"] - row["started_at"]).total_seconds()
     return UsageView(wall, row["cpu_ms"] / 1000 if row["cpu_ms"] is not None else None, row["max_memory"])
+
+
+def with_io(usage: UsageView, moved: dict[int, tuple[int, int]], attempt: int) -> None:
+    if attempt in moved:
+        usage.read_bytes, usage.written_bytes = moved[attempt]
 
 
 def allocated_view(counts: dict[int, int], definitions: Definitions) -> ResourcesView:

@@ -12,7 +12,7 @@ from litestar import Response, get, post
 from litestar.response import Stream
 
 from headway.api.query import filter_of, seconds_of
-from headway.api.render import attempt_view, task_view
+from headway.api.render import attempt_view, definition_of, task_view, with_io
 from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_of, id_of
 from headway.control.core import Core
 from headway.domain.lifecycle import State
@@ -26,6 +26,7 @@ from headway.wire.views import Accepted, AcceptedMany, AttemptView, LogLine, Pag
 _ONE = query("read.one")
 _ATTEMPTS = query("read.attempts")
 _OUTPUT = query("output.read")
+_IO = query("attempt_io.of_task")
 LONGEST_WAIT_S = 60.0
 STREAMS = {1: "stdout", 2: "stderr"}
 
@@ -85,7 +86,10 @@ async def show(request: Http, task_id: str) -> Response[bytes]:
     if wait > 0 and not State(row["state"]).final:
         await core.waiting.any_final([task], caller.scope, wait)
         row = await one(core, task, caller.scope)
-    return answer(task_view(row, whole=True))
+    view = task_view(row, whole=True)
+    if view.usage is not None and not definition_of(row["body"]).function:
+        with_io(view.usage, await _io_of(core, task), row["attempt"])
+    return answer(view)
 
 
 @post("/v1/tasks/wait", status_code=200)
@@ -115,6 +119,10 @@ async def attempts(request: Http, task_id: str) -> Response[bytes]:
     views: list[AttemptView] = [attempt_view(r, nodes) for r in earlier]
     if row["attempt"] > 0 and row["leased_at"] is not None:
         views.append(attempt_view(row, nodes))
+    moved = await _io_of(core, task)
+    for view in views:
+        if view.usage is not None:
+            with_io(view.usage, moved, view.attempt)
     return answer(views)
 
 
@@ -194,6 +202,12 @@ async def _lines(pieces: AsyncIterator[list[Any]]) -> AsyncIterator[bytes]:
     async for rows in pieces:
         lines = [LogLine(r["attempt"], STREAMS[r["stream"]], r["at"], r["data"].decode(errors="replace")) for r in rows]
         yield b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+
+
+async def _io_of(core: Core, task: int) -> dict[int, tuple[int, int]]:
+    """Bytes read and written by each attempt of a task the caller may see."""
+    async with core.database.cold() as connection:
+        return {row["attempt"]: (row["read_bytes"], row["written_bytes"]) for row in await connection.fetch(_IO, task)}
 
 
 async def one(core: Core, task: int, tenant: int | None) -> Any:

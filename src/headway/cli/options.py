@@ -62,6 +62,11 @@ Logger = Annotated[
 ]
 Size = Annotated[float | None, typer.Option("--size", help="Hint of how much work it is.", metavar="N")]
 
+Isolation = Annotated[str | None, typer.Option("--isolation", help="none, sandbox or container.", metavar="LEVEL")]
+Network = Annotated[
+    list[str] | None, typer.Option("--network", help="A place it may reach; repeat for more; or all.", metavar="HOST:PORT")
+]
+
 TASK_OPTIONS: dict[str, Any] = {
     "name": Name,
     "label": Labels,
@@ -94,6 +99,8 @@ TASK_OPTIONS: dict[str, Any] = {
     "volume": Volumes,
     "secret": Secrets,
     "logger": Logger,
+    "isolation": Isolation,
+    "network": Network,
 }
 
 

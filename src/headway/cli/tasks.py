@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +12,7 @@ from headway.cli.terminal import Terminal, command, fields, group, paint, table
 
 if TYPE_CHECKING:
     from headway.cli.session import Server
+    from headway.wire.exchange import Excess
     from headway.wire.views import AttemptView, Page, TaskView, TreeView
 
 app = group("Look at tasks.")
@@ -149,6 +151,7 @@ def describe(task: TaskView, attempts: list[AttemptView]) -> str:
                 ("tree", task.tree),
                 ("category", task.category),
                 ("resources", _resources(task)),
+                ("isolation", task.isolation if task.isolation != "none" else None),
                 ("attempt", f"{task.attempt} of {task.attempts}"),
                 ("failures", failures),
                 ("waits for", f"{task.blocked_on} tasks" if task.blocked_on else None),
@@ -170,6 +173,7 @@ def describe(task: TaskView, attempts: list[AttemptView]) -> str:
     ]
     if task.error is not None:
         parts.append(f"error  {task.error.type}: {task.error.message}")
+        parts += [_excess(task.error.excess)] if task.error.excess else []
         parts += [_indented(task.error.traceback)] if task.error.traceback else []
     if attempts:
         rows = [
@@ -220,7 +224,18 @@ def _usage(task: TaskView) -> str | None:
         return None
     parts = [f"{duration_text(used.cpu_s)} cpu" if used.cpu_s is not None else ""]
     parts += [f"{size_text(used.max_memory)} memory" if used.max_memory else ""]
+    parts += [f"{size_text(used.read_bytes)} read" if used.read_bytes else ""]
+    parts += [f"{size_text(used.written_bytes)} written" if used.written_bytes else ""]
     return ", ".join(part for part in parts if part)
+
+
+def _excess(excess: Excess) -> str:
+    """`memory  used 257MiB of 256MiB allowed`"""
+    from headway.domain.units import duration_text, size_text
+
+    words: dict[str, Callable[[float], str]] = {"time": duration_text, "processes": lambda n: f"{n:g}"}
+    text = words.get(excess.what, size_text)
+    return f"limit  {excess.what}: used {text(excess.used)}, allowed {text(excess.allowed)}"
 
 
 def _progress(task: TaskView) -> str | None:

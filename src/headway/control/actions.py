@@ -157,4 +157,6 @@ def as_spec(old: Definition) -> TaskSpec:
         off_peak=old.off_peak.value,
         preemptible=old.preemptible,
         **spec_fields(old.content),
+        isolation=old.isolation or None,
+        network=list(old.network) or None,
     )

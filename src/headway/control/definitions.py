@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from headway.domain.isolation import EVERYTHING, confine
 from headway.domain.queues import Rules
 from headway.domain.resources import Resources
 from headway.domain.task import Definition, decode, encode
@@ -44,9 +45,13 @@ class Definitions:
         self._by_content: dict[tuple[int, bytes], Interned] = {}
         self._by_id: dict[int, Interned] = {}
         self._shape_ids: dict[tuple[Resources, Rules], int] = {}
+        # What a tenant's subscription says: the least level of isolation, and the network its tasks may ask for.
+        self.confinement: Callable[[int], tuple[str, Sequence[str]]] = lambda tenant: ("none", (EVERYTHING,))
 
     async def intern(self, tenant: int, definition: Definition) -> Interned:
         """The number of this definition for this tenant, stored when it is new."""
+        least, allowed = self.confinement(tenant)
+        definition = confine(definition, tenant, least=least, allowed=allowed)
         body = encode(definition)
         digest = hashlib.blake2b(body, digest_size=16).digest()
         if known := self._by_content.get((tenant, digest)):

@@ -32,6 +32,7 @@ _START = query("task.start")
 _GIVE_BACK = query("task.give_back")
 _OUTPUT = query("output.keep")
 _PROGRESS = query("output.progress")
+_IO = query("attempt_io.keep")
 
 
 @dataclass
@@ -58,6 +59,7 @@ async def record(connection: Connection, reports: Reports, definitions: Definiti
     await settle(connection, waited_for, effects)
     await _returns(connection, reports.returned, effects)
     await _outputs(connection, reports)
+    await _io(connection, reports)
     return effects
 
 
@@ -211,6 +213,16 @@ async def _outputs(connection: Connection, reports: Reports) -> None:
     if reports.progress:
         last = {p.id: (p.id, p.attempt, p.done, p.total, p.text) for p in reports.progress}
         await connection.execute(_PROGRESS, *_columns(sorted(last.values())))
+
+
+async def _io(connection: Connection, reports: Reports) -> None:
+    rows = {
+        (f.id, f.attempt): (f.id, f.attempt, f.read_bytes or 0, f.written_bytes or 0)
+        for _, f in (*reports.succeeded, *reports.failed)
+        if f.read_bytes or f.written_bytes
+    }
+    if rows:
+        await connection.execute(_IO, *_columns(sorted(rows.values())))
 
 
 def _sparse(column: list[Any]) -> list[Any]:

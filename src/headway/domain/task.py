@@ -17,6 +17,7 @@ import msgspec
 
 from headway.domain import queues, units
 from headway.domain.content import ArchiveSpec, Content, content_of, labels_needed
+from headway.domain.isolation import check_level, check_network
 from headway.domain.resources import DEFAULT_TIER, LABEL_LIMIT, TIERS, Resources, misspelt
 from headway.domain.tenant import STANDARD, Terms
 from headway.errors import InvalidInput, UnknownField
@@ -100,6 +101,8 @@ class TaskSpec(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     at: str | float | None = None
     idempotency_key: str | None = None
     size: float | None = None
+    isolation: str | None = None
+    network: str | list[str] | None = None
 
 
 class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -130,6 +133,9 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
     cap_ms: int = 600_000
     tolerance_ms: int = 60_000
     content: Content = Content()
+    isolation: str = ""  # empty: none
+    network: tuple[str, ...] = ()
+    tenant: int = 0  # whose it is, when it is isolated from the tasks of others
     queue: str = ""  # the one it names
     off_peak: queues.OffPeak = queues.OffPeak.ALLOWED
     preemptible: bool | None = None
@@ -291,6 +297,8 @@ def define(spec: TaskSpec, terms: Terms = STANDARD) -> Definition:
         queue=queues.check_queue(spec.queue),
         off_peak=queues.off_peak_of(spec.off_peak),
         preemptible=spec.preemptible,
+        isolation=check_level(spec.isolation),
+        network=check_network(spec.network),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from headway.domain.identity import DAY_MS, first_id_of, ms_of
 from headway.store.database import Connection
 
-BY_ID = ("task_history", "attempt", "edge", "output", "stage", "subtask")
+BY_ID = ("task_history", "attempt", "edge", "output", "stage", "subtask", "attempt_io")
 BY_TIME = ("event",)
 AHEAD_DAYS = 3
 _LOCK = 0x4EAD_0002

@@ -57,6 +57,16 @@ class Finished(msgspec.Struct, array_like=True):
     error: str | None = None
     cpu_ms: int | None = None
     max_memory: int | None = None
+    read_bytes: int | None = None  # from storage, as far as the kernel says
+    written_bytes: int | None = None
+
+
+class Excess(msgspec.Struct):
+    """The limit an attempt was ended for: what it used and what it was allowed, in bytes, processes or seconds."""
+
+    what: str  # memory | processes | disk | time
+    used: float
+    allowed: float
 
 
 class ErrorInfo(msgspec.Struct, omit_defaults=True):
@@ -65,6 +75,7 @@ class ErrorInfo(msgspec.Struct, omit_defaults=True):
     type: str
     message: str
     traceback: str = ""
+    excess: Excess | None = None
 
 
 class Output(msgspec.Struct, array_like=True):

@@ -28,6 +28,8 @@ class UsageView(msgspec.Struct):
     wall_s: float | None = None
     cpu_s: float | None = None
     max_memory: int | None = None
+    read_bytes: int | None = None
+    written_bytes: int | None = None
 
 
 class ProgressView(msgspec.Struct):
@@ -71,6 +73,7 @@ class TaskView(msgspec.Struct):
     blocked_on: int = 0
     cancelling: bool = False
     failures: dict[str, int] = {}  # by blame: task, resource, node, requeues
+    isolation: str = "none"
 
 
 class AttemptView(msgspec.Struct):
