@@ -17,7 +17,7 @@ _ARRAY32 = struct.Struct(">BI")
 
 def error_text(info: ErrorInfo) -> str:
     """The JSON of an error, whatever characters a program put into it."""
-    clean = ErrorInfo(*(_clean(text) for text in (info.type, info.message, info.traceback)))
+    clean = ErrorInfo(_clean(info.type), _clean(info.message), _clean(info.traceback), info.excess)
     return msgspec.json.encode(clean).decode()
 
 

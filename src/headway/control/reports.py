@@ -141,9 +141,8 @@ def _error_text(said: str | None) -> str | None:
         info = msgspec.json.decode(said, type=ErrorInfo)
     except ValueError:
         info = ErrorInfo("Error", said)
-    kept = ErrorInfo(
-        *(part.replace("\x00", "")[:MAX_ERROR] for part in (info.type, info.message, info.traceback)), excess=info.excess
-    )
+    kind, message, traceback = (part.replace("\x00", "")[:MAX_ERROR] for part in (info.type, info.message, info.traceback))
+    kept = ErrorInfo(kind, message, traceback, info.excess)
     return msgspec.json.encode(kept).decode()
 
 
