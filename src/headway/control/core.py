@@ -20,6 +20,7 @@ from headway.control.draft import Drafts
 from headway.control.duties import Loop
 from headway.control.exchanges import Exchanges
 from headway.control.express import Express
+from headway.control.firing import Firing
 from headway.control.fleet import Fleet
 from headway.control.heartbeats import Heartbeats
 from headway.control.identity import IdSource
@@ -29,7 +30,9 @@ from headway.control.planner import Planner
 from headway.control.rates import Rates
 from headway.control.reaper import Reaper
 from headway.control.reports import ReportDesk
+from headway.control.schedules import Schedules
 from headway.control.sessions import Sessions
+from headway.control.starting import Starter
 from headway.control.tenants import Tenants
 from headway.control.timekeeper import Timekeeper
 from headway.control.waiting import Waiting
@@ -86,6 +89,9 @@ class Core:
         self.actions = Actions(database, self.definitions, self.fleet, self.tenants, bus)
         self.waiting = Waiting(database, bus)
         self.timekeeper = Timekeeper(database, self.leader, bus)
+        self.starter = Starter(self.drafts, self.definitions, self.ids, clock, bus)
+        self.firing = Firing(database, self.leader, self.starter, self.actions)
+        self.schedules = Schedules(database, self.drafts, self.fleet, self.starter, bus)
         self.reaper = Reaper(
             database, self.leader, self.definitions, self.fleet, bus, holder, lambda: self.url, settings.lost_s, settings.hold_s
         )
@@ -108,11 +114,12 @@ class Core:
         await self.tenants.refresh()
         await self._beat()
         timekeeper = Loop("timekeeper", self.leader, self.timekeeper.run_once)
-        self.bus.on_scheduled.append(timekeeper.wake.set)
+        firing = Loop("timekeeper", self.leader, self.firing.run_once)
+        self.bus.on_scheduled += [timekeeper.wake.set, firing.wake.set]
         planner = Loop("planner", self.leader, self._plan, wake=self.planner.wake, step_down=self.planner.step_down)
         loops: list[Callable[[], Awaitable[None]]] = [
             self.admission.run, self.desk.run, self.heartbeats.run, self.notifier.run, self.waiting.run, self._beats, planner.run,
-            timekeeper.run, Loop("reaper", self.leader, self.reaper.run_once).run,
+            timekeeper.run, firing.run, Loop("reaper", self.leader, self.reaper.run_once).run,
             Loop("archivist", self.leader, self.archivist.run_once).run,
         ]  # fmt: skip
         self._tasks = [asyncio.ensure_future(_forever(loop)) for loop in loops]

@@ -166,6 +166,19 @@ class Drafts:
         _resolve(drafts, names)
         return drafts
 
+    def again(self, specs: Sequence[TaskSpec], interned: Sequence[Interned]) -> list[Draft]:
+        """Drafts of specs that were checked before and whose definitions are known: those of a schedule (D3)."""
+        names: dict[str, int] = {}
+        drafts: list[Draft] = []
+        for position, (spec, known) in enumerate(zip(specs, interned, strict=True)):
+            if spec.name is not None:
+                names[spec.name] = position
+            draft = draft_of(spec)
+            draft.interned = known
+            drafts.append(draft)
+        _resolve(drafts, names)
+        return drafts
+
     async def over_inputs(self, tenant: int, task: msgspec.Raw, inputs: Sequence[msgspec.Raw]) -> list[Draft]:
         _check_count(len(inputs))
         spec = _decode(_spec, bytes(task))

@@ -20,7 +20,7 @@ import msgspec
 from cronsim import CronSim, CronSimError
 
 from headway.domain import units
-from headway.domain.task import at_seconds
+from headway.domain.task import TaskSpec, at_seconds
 from headway.errors import InvalidInput
 
 WORDS = ("schedule", "timezone", "start", "end", "jitter", "overlap", "misfire")  # beside a task or a tree
@@ -70,6 +70,28 @@ class ScheduleSpec(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     jitter: float | str = 0
     overlap: str = "skip"
     misfire: str = "one"
+
+
+class Work(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """What a schedule runs: one task, or the tasks of a tree."""
+
+    task: TaskSpec | None = None
+    tasks: list[TaskSpec] | None = None
+
+    @property
+    def specs(self) -> list[TaskSpec]:
+        return [self.task] if self.task is not None else self.tasks or []
+
+
+class Scheduled(ScheduleSpec):
+    """A schedule with its name and what it runs: what `apply` sends."""
+
+    name: str | None = None
+    task: TaskSpec | None = None
+    tasks: list[TaskSpec] | None = None
+
+    def timing_part(self) -> ScheduleSpec:
+        return ScheduleSpec(**{field: getattr(self, field) for field in ScheduleSpec.__struct_fields__})
 
 
 @dataclass(frozen=True)
