@@ -237,9 +237,7 @@ async def test_an_event_stream_goes_on_behind_the_last_event_after_a_loss() -> N
 
 
 def test_logs_come_line_by_line_through_the_blocking_client() -> None:
-    lines = "".join(
-        json.dumps({"attempt": 1, "stream": "stdout", "at": MOMENT, "text": text}) + "\n" for text in ("one", "two")
-    )
+    lines = "".join(json.dumps({"attempt": 1, "stream": "stdout", "at": MOMENT, "text": text}) + "\n" for text in ("one", "two"))
     with (
         serving_in_thread(routes({"GET /v1/tasks/5/logs": lambda r: reply(200, lines.encode())})) as server,
         Client(server.url, TOKEN) as client,

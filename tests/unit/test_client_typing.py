@@ -38,4 +38,6 @@ def test_mypy_knows_results_and_refuses_wrong_arguments(tmp_path: Path) -> None:
     said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     revealed = [line.split('"')[1] for line in said.splitlines() if "Revealed type" in line]
     assert revealed == ["int", "int", "str", "list[int]", "str", "concurrent.futures._base.Future[int]", "int"], said
-    assert [line.rpartition("[")[2] for line in said.splitlines() if "error:" in line] == ["arg-type]", "call-arg]", "arg-type]"], said
+    assert [line.rpartition("[")[2] for line in said.splitlines() if "error:" in line] == ["arg-type]", "call-arg]", "arg-type]"], (
+        said
+    )

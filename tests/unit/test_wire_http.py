@@ -296,8 +296,10 @@ def test_what_is_not_an_http_address_is_refused(url: str) -> None:
 def certificate(tmp_path: Path) -> Path:
     target = tmp_path / "server.pem"
     subprocess.run(
-        ("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=test "
-        f"-addext subjectAltName=IP:127.0.0.1 -keyout {target} -out {tmp_path}/c").split(),
+        (
+            "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=test "
+            f"-addext subjectAltName=IP:127.0.0.1 -keyout {target} -out {tmp_path}/c"
+        ).split(),
         check=True,
         capture_output=True,
     )

@@ -32,6 +32,7 @@ from headway.wire.views import (
     ResourcesView,
     Stats,
     TaskView,
+    TreePage,
     TreeView,
     Waited,
 )
@@ -96,6 +97,9 @@ TABLE = (
     Route("post", "/v1/tasks/{task_id}/cancel", "Cancel a task", TaskView),
     Route("post", "/v1/tasks/{task_id}/retry", "Send a dead letter again, changed if asked", TaskView, body=Edit),
     Route("post", "/v1/trees", "Submit a tree", AcceptedMany, 201, TreeSpec, tag="trees"),
+    Route("get", "/v1/trees", "Trees, newest first", TreePage, tag="trees", parameters=(
+        ("name", _TEXT, "of this name only"), ("limit", {"type": "integer", "minimum": 1, "maximum": 1000}, "how many"),
+        ("cursor", _TEXT, "`next` of the page before"))),
     Route("get", "/v1/trees/{tree_id}", "A tree with its levels and tasks", TreeView, tag="trees",
           parameters=(("wait", _DURATION, "hold until something changed"), ("seen", _TEXT, "the ETag of the answer before"))),
     Route("post", "/v1/trees/{tree_id}/cancel", "Cancel all of a tree", TreeView, tag="trees"),

@@ -5,27 +5,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from typing import Any
 
 import msgspec
 from litestar import Response, get, post
 
-from headway.api.query import seconds_of
-from headway.api.render import error_of
+from headway.api.query import MAX_LIMIT, seconds_of, whole
 from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_of, id_of
-from headway.control.core import Core
+from headway.api.tree_views import summary, tree_row, tree_view
+from headway.domain.identity import MAX_ID
 from headway.domain.lifecycle import State
 from headway.domain.task import TaskSpec, check_name
-from headway.errors import NotFound
+from headway.domain.tree import check_levels
 from headway.store.queries import query
-from headway.wire.views import AcceptedMany, LevelView, ProgressView, TreeTaskView, TreeView
+from headway.wire.views import AcceptedMany, TreePage
 
-MAX_SHOWN = 2_000
-_GET = query("tree.get")
-_TASKS = query("tree.tasks")
-_COUNTS = query("tree.counts")
 _LIVE = query("tree.live_ids")
-_PROGRESS = query("output.progress_of")
+_PAGE = query("tree.page")
 
 
 class TreeSpec(msgspec.Struct, forbid_unknown_fields=True):
@@ -33,6 +28,7 @@ class TreeSpec(msgspec.Struct, forbid_unknown_fields=True):
 
     name: str
     tasks: list[TaskSpec]
+    levels: str = "eager"
 
 
 @post("/v1/trees", status_code=201)
@@ -41,9 +37,22 @@ async def submit_tree(request: Http) -> Response[bytes]:
     core = core_of(request)
     spec = await body_of(request, TreeSpec)
     check_name(spec.name)
+    strict = check_levels(spec.levels)
     drafts = await core.drafts.many(caller.tenant, spec.tasks)
-    receipt = await core.admission.submit(caller.tenant, drafts, tree=spec.name)
+    receipt = await core.admission.submit(caller.tenant, drafts, tree=spec.name, strict=strict)
     return answer(AcceptedMany([str(i) for i in receipt.ids], len(receipt.ids), str(receipt.tree)), 201)
+
+
+@get("/v1/trees")
+async def list_trees(request: Http) -> Response[bytes]:
+    """Trees, newest first."""
+    caller = await caller_of(request, *PEOPLE)
+    limit = whole(request, "limit", 50, low=1, high=MAX_LIMIT)
+    cursor = request.query_params.get("cursor")
+    before = id_of(cursor, "cursor") if cursor else MAX_ID
+    async with core_of(request).database.cold() as connection:
+        rows = await connection.fetch(_PAGE, caller.scope, request.query_params.get("name"), before, limit)
+    return answer(TreePage([summary(row) for row in rows], str(rows[-1]["id"]) if len(rows) == limit else None))
 
 
 @get("/v1/trees/{tree_id:str}")
@@ -70,7 +79,7 @@ async def cancel_tree(request: Http, tree_id: str) -> Response[bytes]:
     """Cancels every task of the tree that is not final."""
     caller = await caller_of(request, *PEOPLE)
     core, tree = core_of(request), id_of(tree_id, "tree")
-    await _tree_row(core, tree, caller.scope)
+    await tree_row(core, tree, caller.scope)
     async with core.database.cold() as connection:
         ids = [row["id"] for row in await connection.fetch(_LIVE, tree, 10_000_000)]
     # Those that wait for others first, so that cancelling one does not release the next.
@@ -78,57 +87,4 @@ async def cancel_tree(request: Http, tree_id: str) -> Response[bytes]:
     return answer(await tree_view(core, tree, caller.scope))
 
 
-async def _tree_row(core: Core, tree: int, tenant: int | None) -> Any:
-    async with core.database.cold() as connection:
-        row = await connection.fetchrow(_GET, tree, tenant)
-    if row is None:
-        raise NotFound(f"there is no tree {tree}")
-    return row
-
-
-async def tree_view(core: Core, tree: int, tenant: int | None) -> TreeView:
-    row = await _tree_row(core, tree, tenant)
-    async with core.database.cold() as connection:
-        counts = await connection.fetch(_COUNTS, tree)
-        tasks = await connection.fetch(_TASKS, tree, MAX_SHOWN)
-        progress = {
-            p["task"]: ProgressView(p["done"], p["total"], p["text"])
-            for p in await connection.fetch(_PROGRESS, [t["id"] for t in tasks])
-        }
-    left = [0] * len(row["levels"])
-    for count in counts:
-        if not State(count["state"]).final:
-            left[count["level"]] += count["count"]
-    return TreeView(
-        id=str(tree),
-        name=row["name"],
-        state=tree_state({State(c["state"]) for c in counts}),
-        created_at=row["created_at"],
-        levels=[LevelView(level, total, left[level]) for level, total in enumerate(row["levels"])],
-        tasks=[
-            TreeTaskView(
-                str(t["id"]),
-                t["name"],
-                State(t["state"]).word,
-                t["level"],
-                progress.get(t["id"]),
-                t["exit_code"],
-                error_of(t["error"]),
-            )
-            for t in tasks
-        ],
-    )
-
-
-def tree_state(states: set[State]) -> str:
-    """A tree's state is derived from its tasks (SPEC: States)."""
-    if not all(state.final for state in states):
-        return "running" if any(state >= State.LEASED for state in states) else "ready"
-    if states & {State.FAILED, State.EXPIRED}:
-        return "failed"
-    if State.CANCELLED in states:
-        return "cancelled"
-    return "succeeded"
-
-
-ROUTES = [submit_tree, show_tree, cancel_tree]
+ROUTES = [submit_tree, list_trees, show_tree, cancel_tree]

@@ -93,5 +93,7 @@ async def send(server: Server, work: Work) -> list[Accepted | AcceptedMany]:
     answers: list[Accepted | AcceptedMany] = []
     for tree in work.trees:
         body: dict[str, Any] = {"name": tree.name, "tasks": [said(task.spec) for task in tree.tasks]}
+        if tree.strict:
+            body["levels"] = "strict"
         answers.append(await server.post("/v1/trees", AcceptedMany, body, timeout=300.0))
     return answers

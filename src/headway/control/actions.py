@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from headway.control import levels
 from headway.control.bus import Bus
 from headway.control.definitions import Definitions, Interned
 from headway.control.fleet import Fleet
@@ -86,6 +87,11 @@ class Actions:
                 _REVIVE, [row["id"] for row in rows], [n.id for n in new], [n.shape for n in new], [n.definition.cap_ms for n in new],
                 [n.definition.tolerance_ms for n in new], [n.definition.category for n in new], new_input,
             )  # fmt: skip
+            effects.clear()
+            for row in back:
+                if row["tree"] is not None:
+                    effects.levels.back(row["tree"], row["level"], State.FAILED)
+            await levels.count(connection, effects)
             return back
 
         back = await self.database.transact(work)
@@ -96,7 +102,14 @@ class Actions:
     async def purge(self, ids: list[int], tenant: int | None) -> list[int]:
         async def work(connection: Connection) -> list[int]:
             await ensure_days_of(connection, ids)
-            return [row["id"] for row in await connection.fetch(_PURGE, ids, tenant)]
+            effects = Effects()
+            rows = await connection.fetch(_PURGE, ids, tenant)
+            for row in rows:
+                if row["tree"] is not None:
+                    effects.levels.back(row["tree"], row["level"], State.FAILED)
+                    effects.levels.end(row["tree"], row["level"], State.CANCELLED)
+            await levels.count(connection, effects)
+            return [row["id"] for row in rows]
 
         return await self.database.transact(work)
 

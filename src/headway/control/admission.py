@@ -56,13 +56,13 @@ class Admission:
     _bytes: int = 0
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def submit(self, tenant: int, drafts: Sequence[Draft], *, tree: str | None = None) -> Receipt:
+    async def submit(self, tenant: int, drafts: Sequence[Draft], *, tree: str | None = None, strict: bool = False) -> Receipt:
         """Store the drafts, all or nothing, and return once they are durable."""
         self.fleet.check_satisfiable(draft.interned for draft in drafts)
         weight = sum(draft.weight() for draft in drafts)
         if self._bytes and self._bytes + weight > self.queue_bytes:
             raise Unavailable("too many submissions are waiting for the database", retry_after=1.0)
-        request = Request(tenant, drafts, tree, asyncio.get_running_loop().create_future())
+        request = Request(tenant, drafts, tree, asyncio.get_running_loop().create_future(), strict)
         self._waiting.append(request)
         self._bytes += weight
         self._wake.set()

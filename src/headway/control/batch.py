@@ -27,6 +27,7 @@ _UNCLAIM = query("key.unclaim")
 _MARK = query("task.mark_upstream")
 _ENDED = query("task.ended_upstream")
 _TREE = query("tree.add")
+_LEVELS = query("tree.add_levels")
 _BLOCKED, _SCHEDULED, _READY = int(State.BLOCKED), int(State.SCHEDULED), int(State.READY)  # enums are slow to pack
 
 
@@ -38,6 +39,7 @@ class Request:
     drafts: Sequence[Draft]
     tree_name: str | None
     done: asyncio.Future[None]
+    strict: bool = False  # the levels of the tree are barriers
     fresh_ids: list[int] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)  # the fresh ones, or those of tasks that had the key before
     created: list[bool] = field(default_factory=list)
@@ -122,6 +124,8 @@ class Batch:
         for position, count in blocked.items():
             blocked_on[position] = count
         for position, draft in enumerate(drafts):
+            if request.strict and draft.level:
+                blocked_on[position] += 1  # for the level below
             for upstream, when in draft.local:
                 waited_for[upstream] = 1
                 blocked_on[position] += 1
@@ -290,5 +294,6 @@ async def _add_tree(connection: Connection, request: Request) -> None:
     counts = [0] * (max(level_of.values()) + 1)
     for position, draft in enumerate(request.drafts):
         draft.level = level_of[position]
-        counts[draft.level] += 1
-    await connection.execute(_TREE, request.tree, request.tenant, request.tree_name, counts)
+        counts[draft.level] += request.created[position]
+    await connection.execute(_TREE, request.tree, request.tenant, request.tree_name, counts, request.strict)
+    await connection.execute(_LEVELS, request.tree, list(range(len(counts))), counts)

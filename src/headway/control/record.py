@@ -56,10 +56,10 @@ async def record(connection: Connection, reports: Reports, definitions: Definiti
     await _starts(connection, reports.started)
     waited_for = await _successes(connection, reports.succeeded, effects)
     waited_for += await failures(connection, reports.failed, definitions, effects)
-    await settle(connection, waited_for, effects)
     await _returns(connection, reports.returned, effects)
     await _outputs(connection, reports)
     await _io(connection, reports)
+    await settle(connection, waited_for, effects)  # last: the counters of trees are locked after tasks
     return effects
 
 
@@ -86,11 +86,19 @@ async def _successes(connection: Connection, finished: list[tuple[int, Finished]
         _sparse([f.max_memory for _, f in finished]),
     )
     waited_for = []
-    for task, tenant, shape, node, has_dependants in done:
+    in_trees = []
+    for task, tenant, shape, node, has_dependants, tree, level in done:
         effects.free(node, tenant, shape)
         effects.ended.append((task, State.SUCCEEDED))
         if has_dependants:
             waited_for.append((task, State.SUCCEEDED))
+        if tree is not None:
+            in_trees.append((task, tree, level))
+    if in_trees:
+        said = {f.id: f for _, f in finished}
+        for task, tree, level in in_trees:
+            report = said[task]
+            effects.levels.end(tree, level, State.SUCCEEDED, began_ms=report.started_ms, ended_ms=report.ended_ms)
     return waited_for
 
 
@@ -163,6 +171,7 @@ async def _cancel(
     ]
     done = await connection.fetch(_ENDED, *_columns(rows))
     effects.ended += [(row["id"], State.CANCELLED) for row in done]
+    _count(effects, done, State.CANCELLED, {report.id: report for _, report, _ in cancelled})
     return [(row["id"], State.CANCELLED) for row in done if row["has_dependants"]]
 
 
@@ -183,7 +192,16 @@ async def _bury(
         )  # fmt: skip
     done = await connection.fetch(_FAIL, *_columns(rows))
     effects.ended += [(row["id"], State.FAILED) for row in done]
+    _count(effects, done, State.FAILED, {report.id: report for _, report, _ in dead})
     return [(row["id"], State.FAILED) for row in done if row["has_dependants"]]
+
+
+def _count(effects: Effects, ended: list[Any], state: State, reports: dict[int, Finished]) -> None:
+    """The levels of those that belong to a tree."""
+    for row in ended:
+        if row["tree"] is not None:
+            report = reports[row["id"]]
+            effects.levels.end(row["tree"], row["level"], state, began_ms=report.started_ms, ended_ms=report.ended_ms)
 
 
 _VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\d+|'[^']*'|\"[^\"]*\"")

@@ -14,6 +14,8 @@ import msgspec
 
 from headway import telemetry
 from headway.control.bus import Bus, Freed, by_group
+from headway.control.fanout import note_due
+from headway.control.levels import Tally, count, open_deferred
 from headway.domain.identity import MAX_ID
 from headway.domain.lifecycle import State
 from headway.domain.task import When
@@ -25,6 +27,7 @@ from headway.wire.exchange import ErrorInfo
 
 MANY = 10_000
 CHUNK = 5_000
+NOT_NEEDED = "NotNeeded"  # why a task was skipped that ran on a failure only, and there was none
 
 _RELEASE = query("edge.release")
 _DOOMED = query("edge.doomed")
@@ -47,6 +50,7 @@ class Effects:
     ended: list[tuple[int, State]] = field(default_factory=list)
     deferred: bool = False  # a large release goes on in chunks
     scheduled: bool = False  # a retry waits for its time
+    levels: Tally = field(default_factory=Tally)
 
     def clear(self) -> None:
         """Before a transaction is tried again."""
@@ -54,6 +58,7 @@ class Effects:
         self.freed.clear()
         self.returned.clear()
         self.ended.clear()
+        self.levels.clear()
         self.deferred = self.scheduled = False
 
     def free(self, node: int | None, tenant: int, shape: int) -> None:
@@ -77,21 +82,30 @@ def tell(bus: Bus, effects: Effects) -> None:
 
 
 async def settle(connection: Connection, ended: list[tuple[int, State]], effects: Effects) -> None:
-    """Release and skip what waits for these tasks."""
-    wave = ended
-    while wave:
+    """Release and skip what waits for these tasks; count the levels of their trees."""
+    await _spread(connection, ended, effects, spared=False)
+    await count(connection, effects)
+
+
+async def _spread(connection: Connection, ended: list[tuple[int, State]], effects: Effects, *, spared: bool) -> None:
+    """`spared`: these were skipped because nobody needed them, which is no failure; nor is it one of what waits for them."""
+    waves = [(spared, ended)]
+    while waves:
+        spared, wave = waves.pop()
         by_kinds: dict[tuple[When, ...], list[int]] = defaultdict(list)
         for task, state in wave:
             by_kinds[satisfied(state)].append(task)
         states = dict(wave)
-        wave = []
         for kinds, upstreams in by_kinds.items():
-            count, doomed = await _release(connection, upstreams, kinds, effects, after=0, until=MAX_ID)
-            if count > MANY:
-                await connection.execute(_DEFER, upstreams, [states[u] for u in upstreams])
+            many, doomed = await _release(connection, upstreams, kinds, effects, after=0, until=MAX_ID)
+            if many > MANY:
+                await connection.execute(_DEFER, upstreams, [states[u] for u in upstreams], spared)
                 effects.deferred = True
             elif doomed:
-                wave += await _skip(connection, upstreams, kinds, effects, after=0, until=MAX_ID)
+                benign = spared or When.SUCCEEDED in kinds  # only `when: failed` is disappointed by a success
+                skipped = await _skip(connection, upstreams, kinds, effects, after=0, until=MAX_ID, spared=benign)
+                if skipped:
+                    waves.append((benign, skipped))
 
 
 async def _release(
@@ -101,17 +115,21 @@ async def _release(
     was done) and whether some of them will not get their wish."""
     rows = await connection.fetch(_RELEASE, upstreams, list(kinds), after, until, MANY)
     effects.now_ready([row for row in rows if row["state"] == State.READY])
+    await note_due(connection, rows, effects)
     return rows[0]["count"], rows[0]["doomed"]
 
 
 async def _skip(
-    connection: Connection, upstreams: list[int], kinds: tuple[When, ...], effects: Effects, *, after: int, until: int
+    connection: Connection, upstreams: list[int], kinds: tuple[When, ...], effects: Effects, *, after: int, until: int, spared: bool
 ) -> list[tuple[int, State]]:
     doomed = {r["id"]: r["upstream"] for r in await connection.fetch(_DOOMED, upstreams, list(kinds), after, until)}
     if not doomed:
         return []
     locked = [r["id"] for r in await connection.fetch(_LOCK_DOOMED, list(doomed))]
-    reasons = [ErrorInfo("DependencyFailed", f"task {doomed[i]}, which it waits for, did not end as wished") for i in locked]
+    if spared:
+        reasons = [ErrorInfo(NOT_NEEDED, f"it waits for task {doomed[i]} to fail, and that did not happen") for i in locked]
+    else:
+        reasons = [ErrorInfo("DependencyFailed", f"task {doomed[i]}, which it waits for, did not end as wished") for i in locked]
     return await end_waiting(connection, locked, State.SKIPPED, reasons, effects)
 
 
@@ -126,6 +144,10 @@ async def end_waiting(
     n = len(ids)
     rows = await connection.fetch(_ENDED, ids, [state] * n, [None] * n, texts, [None] * n, [None] * n, [now] * n)
     effects.ended += [(row["id"], state) for row in rows]
+    spared = state is State.SKIPPED and reasons[0].type == NOT_NEEDED
+    for row in rows:
+        if row["tree"] is not None:
+            effects.levels.end(row["tree"], row["level"], state, spared=spared, ended_ms=round(now.timestamp() * 1000))
     return [(row["id"], state) for row in rows if row["has_dependants"]]
 
 
@@ -134,15 +156,17 @@ async def settle_deferred(connection: Connection) -> Effects | None:
     effects = Effects()
     row = await connection.fetchrow(_NEXT)
     if row is None:
-        return None
-    upstream, state, cursor = row["upstream"], State(row["state"]), row["cursor"]
+        return effects if await open_deferred(connection, effects) else None
+    upstream, state, cursor, spared = row["upstream"], State(row["state"]), row["cursor"], row["spared"]
     until = await connection.fetchval(_CHUNK_END, upstream, cursor, CHUNK)
     if until is None:
         await connection.execute(_END, upstream)
         return effects
     _, doomed = await _release(connection, [upstream], satisfied(state), effects, after=cursor, until=until)
     if doomed:
-        skipped = await _skip(connection, [upstream], satisfied(state), effects, after=cursor, until=until)
-        await settle(connection, skipped, effects)
+        spared = spared or state is State.SUCCEEDED
+        skipped = await _skip(connection, [upstream], satisfied(state), effects, after=cursor, until=until, spared=spared)
+        await _spread(connection, skipped, effects, spared=spared)
     await connection.execute(_ADVANCE, upstream, until)
+    await count(connection, effects)
     return effects

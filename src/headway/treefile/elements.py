@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headway.domain.task import KEYWORDS, NOT_YET, Edge, TaskSpec
+from headway.domain.tree import EAGER, STRICT
 from headway.errors import UnknownField
 from headway.treefile import schedules
 from headway.treefile.document import Entry, Listing, Mapping, Mark, Node, Scalar, missing_space
@@ -59,6 +60,7 @@ class Shape:
     elements: list[Element] = field(default_factory=list)
     schedule: Schedule | None = None
     scheduled_at: Mark | None = None
+    strict: bool = False
     warnings: list[str] = field(default_factory=list)
 
 
@@ -181,12 +183,11 @@ class _Walk:
         word = self.reader.text(entry.value, "levels")
         if job.depth > 1:
             self.reader.fail(entry.key.mark, "levels belongs to the tree or its root task")
-        if word == "strict":
-            self.reader.fail(entry.value.mark, "this version of Headway does not support `levels: strict` yet", kind=UnknownField)
-        if word != "eager":
+        if word not in (EAGER, STRICT):
             self.reader.fail(
-                entry.value.mark, f"levels: {word!r} is unknown{did_you_mean(word, ('eager', 'strict'))}", hint="eager"
+                entry.value.mark, f"levels: {word!r} is unknown{did_you_mean(word, (EAGER, STRICT))}", hint=f"{EAGER} or {STRICT}"
             )
+        self.shape.strict = word == STRICT
 
     def schedule(self, job: _Job, when: dict[str, Entry]) -> None:
         if not when:

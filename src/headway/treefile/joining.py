@@ -47,6 +47,7 @@ class _Joiner:
             name=name,
             tasks=[self.task(element, element.spec, levels) for element in tasks if element.spec],
             schedule=self.shape.schedule,
+            strict=self.shape.strict,
             warnings=self.shape.warnings,
         )
 

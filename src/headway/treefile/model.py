@@ -43,6 +43,7 @@ class Tree:
     name: str
     tasks: list[TreeTask]
     schedule: Schedule | None = None
+    strict: bool = False  # the levels are barriers
     warnings: list[str] = field(default_factory=list)  # for people: what was accepted and has no effect yet
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from headway.domain.task import KEYWORDS, TaskSpec
+from headway.domain.tree import EAGER, STRICT
 from headway.treefile import schedules
 from headway.treefile.elements import LISTS, OF_TREE
 from headway.treefile.fields import DEFAULTABLE, RUNS
@@ -76,7 +77,7 @@ def _structure() -> dict[str, Any]:
     named = {"type": "object", **_subtasks(dict.fromkeys(KEYWORDS, False))}
     words: dict[str, Any] = dict.fromkeys(LISTS, items)
     words["subtasks"] = {"anyOf": [items, named]}
-    words["levels"] = {"enum": ["eager"]}
+    words["levels"] = {"enum": [EAGER, STRICT]}
     words["parameters"] = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean", "null"]}}
     words["defaults"] = {
         "type": "object",

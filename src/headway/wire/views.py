@@ -137,18 +137,56 @@ class TreeTaskView(msgspec.Struct):
 
 
 class LevelView(msgspec.Struct):
+    """What is left on a level, and when it is expected to end. `spared` were skipped because nobody needed them."""
+
     level: int
     total: int
     left: int
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    skipped: int = 0
+    spared: int = 0
+    expired: int = 0
+    started_at: datetime.datetime | None = None
+    ended_at: datetime.datetime | None = None  # when the last task on it ended, so far
+    expected_end_at: datetime.datetime | None = None
 
 
 class TreeView(msgspec.Struct):
+    """A tree. Of a large one, the first tasks and the lowest levels that have something left are shown."""
+
     id: str
     name: str
     state: str
     created_at: datetime.datetime
     levels: list[LevelView]
     tasks: list[TreeTaskView]
+    total: int = 0
+    left: int = 0
+    height: int = 0  # number of levels, also of those not shown
+    strict: bool = False
+    ended_at: datetime.datetime | None = None
+    expected_end_at: datetime.datetime | None = None
+
+
+class TreeSummary(msgspec.Struct):
+    id: str
+    name: str
+    tenant: str
+    state: str
+    created_at: datetime.datetime
+    total: int
+    left: int
+    height: int
+    ended_at: datetime.datetime | None = None
+
+
+class TreePage(msgspec.Struct):
+    """`GET /v1/trees`; `next` is the cursor of the next page."""
+
+    trees: list[TreeSummary]
+    next: str | None = None
 
 
 class NodeView(msgspec.Struct):

@@ -81,7 +81,6 @@ CORPUS = [
     ("an unknown package manager", "command: x\nrequires: {gem: [a]}\n", 2, "'gem' is no package manager here"),
     ("stages", "command: x\nstages: [a]\n", 2, "does not support `stages` yet"),
     ("fan-out", "command: x\nfor_each: [1, 2]\n", 2, "does not support `for_each` yet"),
-    ("strict levels", "n:\n  levels: strict\n  t: {command: x}\n", 2, "does not support `levels: strict` yet"),
     ("unknown levels", "n:\n  levels: eagre\n  t: {command: x}\n", 2, "did you mean 'eager'?"),
     # values
     ("a number that is a text", "command: x\nattempts: three\n", 2, "expected a whole number, here is the text 'three'"),

@@ -56,7 +56,7 @@ def test_what_the_reader_takes_satisfies_the_schema(text: str) -> None:
         "command: x\nnotify: {url: x}\n",
         "n:\n  task: {attempts: 3}\n",
         "n:\n  task: {command: x, sub: ./short.sh}\n",
-        "n:\n  levels: strict\n  t: {command: x}\n",
+        "n:\n  levels: strickt\n  t: {command: x}\n",
         "defaults: {command: x}\nn:\n  t: {command: x}\n",
     ],
 )

@@ -21,7 +21,7 @@ with found as materialized (
         eligible_at = case when t.blocked_on > hit.n then t.eligible_at else greatest(t.eligible_at, statement_timestamp()) end
     from hit
     where t.id = hit.downstream and +t.state = 0
-    returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, t.state
+    returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, t.state, t.blocked_on
 )
 select size.count, size.doomed, released.* from size left join released on true;
 
@@ -41,10 +41,10 @@ select max(downstream) from (
 ) c;
 
 -- name: defer
-insert into pending_release (upstream, state) select * from unnest($1::bigint[], $2::smallint[]) on conflict do nothing;
+insert into pending_release (upstream, state, spared) select *, $3 from unnest($1::bigint[], $2::smallint[]) on conflict do nothing;
 
 -- name: next_deferred
-select upstream, state, cursor from pending_release order by upstream limit 1 for update skip locked;
+select upstream, state, cursor, spared from pending_release order by upstream limit 1 for update skip locked;
 
 -- name: advance_deferred
 update pending_release set cursor = $2 where upstream = $1;

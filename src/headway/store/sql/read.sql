@@ -59,7 +59,7 @@ insert into task_history (id, start_by, eligible_at, leased_at, started_at, ende
 select id, start_by, eligible_at, leased_at, started_at, ended_at, tree, size, max_memory, tenant, definition, shape, cap_ms, attempt,
     node, level, exit_code, cpu_ms, 8, category, outcome, failures, resource_failures, node_losses, requeues, name, labels, key,
     error, input
-from gone returning id;
+from gone returning id, tree, level;
 
 -- name: dead_rows
 select id, tenant, definition from dead_letter where id = any ($1::bigint[]) and ($2::int is null or tenant = $2) order by id for update;

@@ -70,7 +70,7 @@ with done as (
 ), told as (
     insert into event (tenant, kind, tasks) select tenant, 'task.succeeded', array_agg(id) from done group by tenant
 )
-select id, tenant, shape, node, has_dependants from done;
+select id, tenant, shape, node, has_dependants, tree, level from done;
 
 -- name: lock
 -- The rows behind reports that did not succeed, locked in order, for the retry policy to decide on.
@@ -123,7 +123,7 @@ with done as (
     select tenant, case final when 8 then 'task.cancelled' when 9 then 'task.skipped' else 'task.expired' end, array_agg(id)
     from done group by tenant, final
 )
-select id, tenant, shape, node, has_dependants, tree, final from done;
+select id, tenant, shape, node, has_dependants, tree, level, final from done;
 
 -- name: fail
 -- Out of attempts, or impossible: kept whole as a dead letter.
@@ -146,7 +146,7 @@ with done as (
 ), told as (
     insert into event (tenant, kind, tasks) select tenant, 'task.failed', array_agg(id) from done group by tenant
 )
-select id, tenant, shape, node, has_dependants, tree from done;
+select id, tenant, shape, node, has_dependants, tree, level from done;
 
 -- name: come_due
 -- Scheduled tasks whose time has come, oldest first, if this server still leads the timekeeper.
@@ -163,7 +163,8 @@ returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms;
 -- name: next_due
 -- When the next scheduled task comes due, as seconds from now (negative: overdue), and whether a large release goes on.
 select (select extract(epoch from eligible_at - clock_timestamp())::float8 from task where state = 1 order by eligible_at limit 1)
-    as next_due, exists (select 1 from pending_release) as deferred;
+    as next_due,
+    exists (select 1 from pending_release) or exists (select 1 from pending_level) or exists (select 1 from fanout where due) as deferred;
 
 -- name: heads
 -- The next tasks of each given group after its cursor, in order: groups are read by the ready index alone.
@@ -218,7 +219,7 @@ insert into task (id, start_by, eligible_at, tree, size, tenant, definition, sha
 select id, clock_timestamp() + tolerance_ms * interval '1 millisecond', clock_timestamp(), tree, size, tenant, new_definition, new_shape,
     new_cap, attempt, level, 2, new_category, has_dependants, name, labels, key, coalesce($7::bytea, input)
 from back
-returning id, tenant, shape, start_by, cap_ms;
+returning id, tenant, shape, start_by, cap_ms, tree, level;
 
 -- name: mark_upstream
 -- Existing tasks that new ones wait for. The update locks them, so a finish waits for our commit and then sees our edges.
