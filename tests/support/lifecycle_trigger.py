@@ -20,7 +20,7 @@ def moves() -> set[tuple[State, State]]:
         if event is not Event.REVIVE  # a dead letter comes back by an insert
         for source in rule.sources
         for target in rule.targets
-        if not target.final
+        if not target.final and target is not source
     }
 
 

@@ -45,6 +45,7 @@ class Head(msgspec.Struct):
     drain: bool = False
     orders: msgspec.Raw = msgspec.Raw()
     cancels: msgspec.Raw = msgspec.Raw()
+    controls: msgspec.Raw = msgspec.Raw()
 
 
 class Refused(Exception):
@@ -298,7 +299,7 @@ class ExchangeSide:
             self.link.send(Lost(boot))
             await self._boot_changed.wait()
             raise Refused("the server declared this node lost")
-        if not memoryview(head.orders).nbytes and not memoryview(head.cancels).nbytes:
+        if not any(memoryview(part).nbytes for part in (head.orders, head.cancels, head.controls)):
             return
         self._answers += 1
         future = self._taken[self._answers] = asyncio.get_running_loop().create_future()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 from collections.abc import Callable
 
 from headway.agent import tree
@@ -71,6 +72,15 @@ class Executables:
             tree.kill([process.pid], marked)
         else:
             tree.terminate([process.pid], marked)
+
+    def tree_of(self, task: int) -> tuple[list[int], tree.Marked | None]:
+        """The first process of a task and the marks of all of them; nothing when it has ended."""
+        process = self._by_task.get(task)
+        return ([process.pid], process.marked(self._instance)) if process is not None else ([], None)
+
+    def signal(self, task: int, name: str) -> None:
+        if (process := self._by_task.get(task)) is not None:
+            tree.send([process.pid], signal.Signals[f"SIG{name}"])
 
     def ended(self, exits: list[Exit], known: set[int]) -> list[Finished]:
         """These children were reaped. `known` are the supervisor's other children."""

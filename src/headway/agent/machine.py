@@ -32,13 +32,15 @@ from headway.agent.signals import (
     Stimulus,
     Take,
     TellFinished,
+    TellNotices,
     TellReturned,
     TellStarted,
     Tick,
 )
+from headway.agent.steering import Steering
 from headway.domain.lifecycle import Outcome
 from headway.domain.task import Definition
-from headway.wire.exchange import Cancel, ErrorInfo, Finished, Order, Ref, Started
+from headway.wire.exchange import Cancel, ErrorInfo, Finished, Notice, Order, Ref, Started
 
 GRACE_S = 5.0  # between SIGTERM and SIGKILL when an execution cap is exceeded (H6)
 STARTED_S = 0.5  # attempts still running are announced this often
@@ -69,6 +71,7 @@ class Machine:
         self.queue = LocalQueue()
         self.running: dict[int, Running] = {}
         self.pool = Pool(self, idle_s=idle_s)
+        self.steering = Steering(self)
         self.recipes: dict[int, Recipe] = {}
         self.draining = False
         self.out: list[Instruction] = []
@@ -145,6 +148,8 @@ class Machine:
             self.out.append(Take(refs, list(unknown)))
         if s.cancels:
             self._cancel(s.cancels, s.now)
+        if s.controls:
+            self.steering.control(s.controls, s.now)
 
     def _enqueue(self, orders: list[Order]) -> None:
         """Append runs of orders of one group at a time: one lookup for a run, not for an order."""
@@ -182,10 +187,18 @@ class Machine:
         """A higher attempt of a task seen before. True when it must wait for the end of the lower one."""
         self.queue.remove({order.id})
         if (running := self.running.get(order.id)) is not None:
-            self._end_running(running, Outcome.PRE_EMPTED, 0.0, now)
+            self.end_running(running, Outcome.PRE_EMPTED, 0.0, now)
         elif not self.pool.end_task(order.id, Outcome.PRE_EMPTED, 0.0, now):
             return False
         self._parked[order.id] = order
+        return True
+
+    def unpark(self, task: int, attempt: int) -> bool:
+        """Take an attempt out that waits for the end of a lower one; False when there is none."""
+        parked = self._parked.get(task)
+        if parked is None or parked.attempt != attempt:
+            return False
+        del self._parked[task]
         return True
 
     def _unpark(self, task: int) -> None:
@@ -222,6 +235,7 @@ class Machine:
         if running is None or running.order.attempt != s.finished.attempt:
             return  # fenced meanwhile
         del self.running[s.finished.id]
+        self.steering.over(s.finished.id)
         self.release(running.recipe.need)
         finished = s.finished
         if running.ending is not None:
@@ -237,6 +251,7 @@ class Machine:
 
     def _runner_gave_back(self, s: RunnerGaveBack) -> None:
         self.requeue(self.pool.gave_back(s))
+        self.steering.came_back(s.now)
 
     def _runner_ended(self, s: RunnerEnded) -> None:
         runner, lost, current, rest = self.pool.ended(s)
@@ -288,16 +303,17 @@ class Machine:
         for cancel in cancels:
             running = self.running.get(cancel.id)
             if running is not None and running.order.attempt == cancel.attempt:
-                self._end_running(running, Outcome.CANCELLED, cancel.grace_s, now)
+                self.end_running(running, Outcome.CANCELLED, cancel.grace_s, now)
             elif running is None:
                 self.pool.end_task(cancel.id, Outcome.CANCELLED, cancel.grace_s, now, attempt=cancel.attempt)
 
-    def _end_running(self, running: Running, outcome: Outcome, grace_s: float, now: float) -> None:
+    def end_running(self, running: Running, outcome: Outcome, grace_s: float, now: float) -> None:
         """SIGTERM, and SIGKILL after the grace. The first reason stays, the shortest patience wins."""
         if running.ending is None:
             running.ending = Ending(running.order.id, outcome, now + grace_s)
             if grace_s > 0:
                 self.out.append(EndProcess(running.order.id, force=False))
+            self.steering.thaw_to_end(running.order.id, now)
         running.ending.kill_at = min(running.ending.kill_at, now + grace_s)
         if grace_s <= 0 and not running.ending.forced:
             running.ending.forced = True
@@ -310,8 +326,9 @@ class Machine:
         for running in self.running.values():
             ending = running.ending
             if ending is None:
-                if now - running.since >= running.recipe.cap_s:
-                    self._end_running(running, Outcome.CAP_EXCEEDED, GRACE_S, now)
+                if now - running.since >= running.recipe.cap_s and running.order.id not in self.steering.frozen:
+                    self.warn(running.order, running.recipe)
+                    self.end_running(running, Outcome.CAP_EXCEEDED, GRACE_S, now)
             elif now >= ending.kill_at and not ending.forced:
                 ending.forced = True
                 self.out.append(EndProcess(running.order.id, force=True))
@@ -320,6 +337,11 @@ class Machine:
         if now >= self._announce_at:
             self._announce_at = now + STARTED_S
             self._announce(s)
+
+    def warn(self, order: Order, recipe: Recipe) -> None:
+        """The execution cap is reached: who asked is told before the end (H6)."""
+        text = f'{{"allowed_s":{recipe.cap_s:g},"killed_in_s":{GRACE_S:g}}}'
+        self.out.append(TellNotices([Notice(order.id, order.attempt, "cap_warning", text=text)]))
 
     def _announce(self, s: Tick) -> None:
         started = self.pool.started(s, self.wall_ms())
@@ -343,7 +365,7 @@ class Machine:
             if not group.orders:
                 continue
             taken, since = self._stalls.get(id(group), (-1, now))
-            if taken != group.taken or self.pool.starting:
+            if taken != group.taken or self.pool.starting or self._making_room:
                 since = now
             if now - since >= STALLED_S:
                 self._give_back(self.queue.take_out(group))
@@ -351,16 +373,23 @@ class Machine:
                 waiting[id(group)] = (group.taken, since)
         self._stalls = waiting
 
+    @property
+    def _making_room(self) -> bool:
+        """Whether something ends here for the sake of what waits."""
+        endings = [running.ending for running in self.running.values()] + self.pool.endings
+        return any(ending is not None and ending.outcome is Outcome.PRE_EMPTED for ending in endings)
+
     def _give_back(self, orders: list[Order]) -> None:
         if orders:
             self.out.append(TellReturned([(order.id, order.attempt) for order in orders]))
 
     def _end_all(self, s: EndAllAsked) -> None:
         for running in self.running.values():
-            self._end_running(running, Outcome.PRE_EMPTED, s.grace_s, s.now)
+            self.end_running(running, Outcome.PRE_EMPTED, s.grace_s, s.now)
         self.pool.end_all(s)
 
     def _fenced(self, s: Fenced) -> None:
+        self.steering.clear()
         for running in self.running.values():
             self.release(running.recipe.need)
         self.running.clear()

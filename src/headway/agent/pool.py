@@ -54,6 +54,8 @@ class Runner:
     each_s: float = 0.0  # predicted, for each task of its batch
     done: int = 0  # tasks in its life whose results came
     asked: bool = False
+    frozen: bool = False  # its task is paused, and so is it
+    rested: float = 0.0  # seconds that its task was paused
     stuck: bool = False  # its task takes longer than anyone thought: nothing more goes behind it
     tired: bool = False
     stopping: bool = False
@@ -67,7 +69,7 @@ class Runner:
     @property
     def open(self) -> bool:
         """Whether it may get work."""
-        return self.ready and not (self.asked or self.tired or self.stopping or self.ending)
+        return self.ready and not (self.asked or self.tired or self.stopping or self.ending or self.frozen)
 
 
 class Pool:
@@ -87,6 +89,10 @@ class Pool:
     @property
     def starting(self) -> bool:
         return any(not runner.ready for runner in self.runners.values())
+
+    @property
+    def endings(self) -> list[Ending | None]:
+        return [runner.ending for runner in self.runners.values()]
 
     @property
     def impatient(self) -> bool:
@@ -177,6 +183,10 @@ class Pool:
         popped = [runner.batch.popleft() for _ in range(s.count)]
         runner.done += s.count
         runner.stuck = False
+        if self.machine.steering.frozen:
+            for order in popped:  # it was done before the pause took hold
+                self.machine.steering.thaw_to_end(order.id, s.now)
+        runner.rested = 0.0
         runner.tired = runner.tired or s.tired
         if popped:
             self._learn(popped, s)
@@ -225,6 +235,8 @@ class Pool:
         if runner is None:
             return Runner(s.runner), [], None, []
         orders = list(runner.batch)
+        for order in orders:
+            self.machine.steering.over(order.id)
         begun = min(max(s.begun - runner.done, 0), len(orders))
         if runner.need is not None:
             self.machine.release(runner.need)
@@ -243,7 +255,7 @@ class Pool:
                         self._end(runner, task, outcome, grace_s, now)
                     else:  # it may not have begun: the answer tells
                         self.doomed[task] = outcome
-                        self._ask_back(runner)
+                        self.ask_back(runner)
                     return True
         return False
 
@@ -252,6 +264,7 @@ class Pool:
             runner.ending = Ending(task, outcome, now + grace_s)
             if grace_s > 0:
                 self.machine.out.append(EndRunner(runner.number, force=False))
+            self.machine.steering.thaw_to_end(task, now)
         runner.ending.kill_at = min(runner.ending.kill_at, now + grace_s)
         if grace_s <= 0 and not runner.ending.forced:
             runner.ending.forced = True
@@ -265,9 +278,9 @@ class Pool:
     def ask_all_back(self) -> None:
         for runner in self.runners.values():
             if len(runner.batch) > 1:
-                self._ask_back(runner)
+                self.ask_back(runner)
 
-    def _ask_back(self, runner: Runner) -> None:
+    def ask_back(self, runner: Runner) -> None:
         if not runner.asked:
             runner.asked = True
             self.machine.out.append(AskBack(runner.number))
@@ -289,11 +302,12 @@ class Pool:
                     self.machine.out.append(EndRunner(runner.number, force=True))
                 continue
             if ran >= self.machine.recipes[current.definition].cap_s:
+                self.machine.warn(current, self.machine.recipes[current.definition])
                 self._end(runner, current.id, Outcome.CAP_EXCEEDED, GRACE_S, s.now)
             elif ran >= TAKE_BACK_S:
                 runner.stuck = True
                 if len(runner.batch) > 1:
-                    self._ask_back(runner)
+                    self.ask_back(runner)
             self._nudge(runner, begun, ran, s.now)
         self._end_idle(s.now)
 
@@ -302,8 +316,8 @@ class Pool:
         for runner in self.runners.values():
             begun, since = s.current.get(runner.number, (0, 0.0))
             at = begun - runner.done - 1
-            if runner.batch and 0 <= at < len(runner.batch):
-                yield runner, begun, runner.batch[at], s.now - since
+            if runner.batch and 0 <= at < len(runner.batch) and not runner.frozen:
+                yield runner, begun, runner.batch[at], s.now - since - runner.rested
 
     def _nudge(self, runner: Runner, begun: int, ran: float, now: float) -> None:
         if runner.nudged != begun:

@@ -13,6 +13,7 @@ from headway.agent.link import Part, Report
 from headway.wire.exchange import ErrorInfo, Exchange, encode_msgpack
 
 _ARRAY32 = struct.Struct(">BI")
+_MAP16 = struct.Struct(">BH")
 
 
 def error_text(info: ErrorInfo) -> str:
@@ -36,14 +37,20 @@ def compose(head: Exchange, parts: Iterable[Part]) -> bytes:
     fields: dict[str, list[Part]] = {}
     for part in parts:
         fields.setdefault(part.field, []).append(part)
-    body = bytearray(encode_msgpack(head))
-    body[0] += len(fields)  # a MessagePack map of up to 15 entries has its size in this byte; an Exchange has 14 fields
+    encoded = encode_msgpack(head)
+    body = bytearray(_MAP16.pack(0xDE, _size(encoded) + len(fields)))  # the head's own header may have no room for more entries
+    body += encoded[1 if encoded[0] < 0xDE else 3 :]
     for field, pieces in fields.items():
         body += encode_msgpack(field)
         body += _ARRAY32.pack(0xDD, sum(piece.count for piece in pieces))
         for piece in pieces:
             body += piece.items
     return bytes(body)
+
+
+def _size(encoded: bytes) -> int:
+    """How many entries a MessagePack map has."""
+    return encoded[0] & 0x0F if encoded[0] < 0xDE else int(_MAP16.unpack_from(encoded)[1])
 
 
 class Outbox:

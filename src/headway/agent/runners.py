@@ -121,6 +121,10 @@ class Runners:
         else:
             tree.terminate([runner.pid], None)
 
+    def roots(self, number: int) -> list[int]:
+        runner = self._by_number.get(number)
+        return [runner.pid] if runner is not None else []
+
     def _send(self, runner: RunnerProcess, message: Any) -> None:
         runner.channel.send(message)
         if not runner.channel.clear and not runner.writing:

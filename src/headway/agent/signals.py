@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headway.domain.lifecycle import Outcome
 from headway.domain.task import Definition
-from headway.wire.exchange import Cancel, Finished, Order, Ref, Started
+from headway.wire.exchange import Cancel, Control, Finished, Notice, Order, Ref, Started
 
 # --- stimuli -----------------------------------------------------------------------------------------------------------
 
@@ -17,6 +17,7 @@ class OrdersArrived:
     definitions: dict[int, Definition]
     cancels: list[Cancel]
     now: float
+    controls: list[Control] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -120,6 +121,28 @@ class EndProcess:
 
 
 @dataclass(slots=True)
+class Freeze:
+    """Stop every process of an attempt: a program's, or its runner's when `runner` is not 0."""
+
+    id: int
+    runner: int
+
+
+@dataclass(slots=True)
+class Thaw:
+    id: int
+    runner: int
+
+
+@dataclass(slots=True)
+class SignalProcess:
+    """Send a signal to the first process of a program."""
+
+    id: int
+    signal: str
+
+
+@dataclass(slots=True)
 class StartRunner:
     runner: int
 
@@ -168,6 +191,11 @@ class TellStarted:
 
 
 @dataclass(slots=True)
+class TellNotices:
+    notices: list[Notice]
+
+
+@dataclass(slots=True)
 class TellReturned:
     refs: list[Ref]
 
@@ -176,6 +204,9 @@ Instruction = (
     Take
     | Spawn
     | EndProcess
+    | Freeze
+    | Thaw
+    | SignalProcess
     | StartRunner
     | GiveBatch
     | AskBack
@@ -184,6 +215,7 @@ Instruction = (
     | EndRunner
     | TellFinished
     | TellStarted
+    | TellNotices
     | TellReturned
 )
 

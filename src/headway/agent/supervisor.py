@@ -22,6 +22,7 @@ import msgspec
 from headway.agent import tree
 from headway.agent.clock import boottime, wall_ms
 from headway.agent.executables import Executables, reap
+from headway.agent.freeze import Freezer
 from headway.agent.link import (
     Adopt,
     Answer,
@@ -53,19 +54,23 @@ from headway.agent.signals import (
     EndProcess,
     EndRunner,
     Fenced,
+    Freeze,
     GiveBatch,
     Instruction,
     Nudge,
     OrdersArrived,
     ProcessEnded,
+    SignalProcess,
     Spawn,
     StartRunner,
     Stimulus,
     StopRunner,
     Take,
     TellFinished,
+    TellNotices,
     TellReturned,
     TellStarted,
+    Thaw,
     Tick,
 )
 from headway.wire.exchange import decode_orders, encode_msgpack
@@ -97,6 +102,7 @@ class Supervisor:
         self.executables = Executables(self.loop, self.outbox, Spawner(env), scratch, setup.instance, terms.max_output)
         self.runners = Runners(self.loop, self.outbox, terms, env, self.handle)
         self.runners.running_task = self._running_task
+        self.freezer = Freezer()
         self.quitting = False
         self._tick_at = self._restart_at = self._ship_at = self._reap_at = 0.0
         self._ended_children = False
@@ -116,6 +122,9 @@ class Supervisor:
         self._hands: dict[type, Callable[[Any], None]] = {
             Take: self._take,
             EndProcess: lambda i: self.executables.end(i.id, force=i.force),
+            Freeze: lambda i: self.freezer.freeze(*self._tree_of(i)),
+            Thaw: lambda i: self.freezer.thaw(*self._tree_of(i)),
+            SignalProcess: lambda i: self.executables.signal(i.id, i.signal),
             StartRunner: lambda i: self.runners.start(i.runner),
             GiveBatch: lambda i: self.runners.give(i.runner, i.orders, self.machine.recipes),
             AskBack: lambda i: self.runners.say(i.runner, "back"),
@@ -125,6 +134,7 @@ class Supervisor:
             TellFinished: lambda i: self.outbox.add("finished", [i.finished]),
             TellStarted: lambda i: self.outbox.add("started", i.started),
             TellReturned: lambda i: self.outbox.add("returned", i.refs),
+            TellNotices: lambda i: self.outbox.add("notices", i.notices),
         }
         self.channel: Channel | None = None
         self._connect(channel)
@@ -187,7 +197,7 @@ class Supervisor:
             if isinstance(instruction, Spawn):
                 spawns.append(instruction)
                 continue
-            if isinstance(instruction, EndProcess):
+            if isinstance(instruction, EndProcess | Freeze | SignalProcess):
                 self._spawn(spawns)  # it may be one of these that shall end
                 spawns = []
             self._hands[type(instruction)](instruction)
@@ -197,6 +207,12 @@ class Supervisor:
         if spawns:
             failed = self.executables.spawn([(spawn.order, spawn.definition) for spawn in spawns])
             self.handle(*(ProcessEnded(finished, boottime()) for finished in failed))
+
+    def _tree_of(self, instruction: Freeze | Thaw) -> tuple[str, list[int], tree.Marked | None]:
+        """What to freeze or thaw: a name for it, its first processes, and the marks of others that belong to it."""
+        if instruction.runner:
+            return f"runner {instruction.runner}", self.runners.roots(instruction.runner), None
+        return f"task {instruction.id}", *self.executables.tree_of(instruction.id)
 
     def _take(self, instruction: Take) -> None:
         self._taken = instruction
@@ -240,6 +256,7 @@ class Supervisor:
     def _kill_everything(self) -> None:
         roots = [*self.executables.pids, *self.runners.pids]
         tree.kill(roots, tree.carries(f"{INSTANCE}={self.setup.instance}"), spare=[self.exchange])
+        self.freezer.thaw_all()
 
     def _lease(self, message: Lease) -> None:
         if message.boot != self.boot or message.until <= boottime():
@@ -313,7 +330,7 @@ class Supervisor:
         self._taken = None
         if message.boot == self.boot and self.lease is not None:
             answer = decode_orders(message.body)
-            self.handle(OrdersArrived(answer.orders, answer.definitions, answer.cancels, boottime()))
+            self.handle(OrdersArrived(answer.orders, answer.definitions, answer.cancels, boottime(), answer.controls))
         taken = self._taken or Take([], [])
         self._send(Taken(message.number, encode_msgpack(taken.refs), taken.unknown))
 

@@ -14,6 +14,7 @@ import msgspec
 
 from headway.api.dead import Which
 from headway.api.overview import NewKey, NewTenant
+from headway.api.steering import SignalName
 from headway.api.tasks import Edit, WaitFor
 from headway.api.trees import TreeSpec
 from headway.domain.task import TaskSpec
@@ -65,6 +66,8 @@ _FILTERS: tuple[Parameter, ...] = (
     ("cursor", _ID, "`next` of the page before"),
 )
 
+_CONFIRM: tuple[Parameter, ...] = (("wait", _DURATION, "how long to wait for the node's answer, 10 s by default"),)
+
 
 @dataclass(frozen=True)
 class Route:
@@ -95,6 +98,10 @@ TABLE = (
         ("attempt", {"type": "integer", "minimum": 0, "maximum": 99_999_999}, "of one attempt only"),
         ("stream", {"type": "string", "enum": ["stdout", "stderr"]}, "one stream only"))),
     Route("post", "/v1/tasks/{task_id}/cancel", "Cancel a task", TaskView),
+    Route("post", "/v1/tasks/{task_id}/pause", "Pause a task: keep it from starting, or freeze it", TaskView, parameters=_CONFIRM),
+    Route("post", "/v1/tasks/{task_id}/resume", "Let a paused task go on", TaskView, parameters=_CONFIRM),
+    Route("post", "/v1/tasks/{task_id}/signal", "Send a signal to the program of a running task", TaskView, body=SignalName,
+          parameters=_CONFIRM),
     Route("post", "/v1/tasks/{task_id}/retry", "Send a dead letter again, changed if asked", TaskView, body=Edit),
     Route("post", "/v1/trees", "Submit a tree", AcceptedMany, 201, TreeSpec, tag="trees"),
     Route("get", "/v1/trees", "Trees, newest first", TreePage, tag="trees", parameters=(
@@ -172,6 +179,8 @@ def _operation(route: Route, schemas: dict[str, dict[str, Any]]) -> dict[str, An
     answers: dict[str, Any] = {str(route.status): good}
     if route.path == "/v1/tasks" and route.method == "post":
         answers["200"] = {**good, "description": "The idempotency key gave the first task back"}
+    if route.parameters is _CONFIRM:
+        answers["202"] = {**good, "description": "The node has not answered yet; it is told until it does"}
     problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     for status, words in _FAILURES.items():
         if not (route.public and status in ("401", "403")):

@@ -60,6 +60,7 @@ def task_view(row: Any, *, whole: bool = False) -> TaskView:
         tree=str(row["tree"]) if row["tree"] is not None else None,
         blocked_on=row["blocked_on"],
         cancelling=row["cancel_at"] is not None,
+        paused_since=row.get("hold_at"),
         failures={
             "task": row["failures"],
             "resource": row["resource_failures"],

@@ -1,4 +1,4 @@
-"""`cancel` and `retry`: change what happens to tasks that exist."""
+"""`cancel`, `pause`, `resume`, `signal` and `retry`: change what happens to tasks that exist."""
 
 from __future__ import annotations
 
@@ -61,6 +61,49 @@ def retry(terminal: Terminal, ids: Ids, set_: Sets = None, edit: Edit = None) ->
     talk(terminal, ask)
 
 
+Wait = Annotated[str, typer.Option("--wait", help="How long to wait for the node's answer.", metavar="DURATION")]
+
+
+@command(
+    app,
+    "pause",
+    examples=["headway pause 1234567890123456789", "headway ls --label run=42 --state running -o quiet | xargs headway pause"],
+)
+def pause(terminal: Terminal, ids: Ids, wait: Wait = "10s") -> None:
+    """Pause tasks: freeze running ones, keep waiting ones from starting."""
+    _steer(terminal, ids, "pause", wait, {})
+
+
+@command(app, "resume", examples=["headway resume 1234567890123456789", "headway ls --state paused -o quiet | xargs headway resume"])
+def resume(terminal: Terminal, ids: Ids, wait: Wait = "10s") -> None:
+    """Let paused tasks go on."""
+    _steer(terminal, ids, "resume", wait, {})
+
+
+@command(app, "signal", examples=["headway signal USR1 1234567890123456789", "headway signal HUP 1234567890123456789 --wait 2s"])
+def signal(
+    terminal: Terminal,
+    name: Annotated[str, typer.Argument(metavar="SIGNAL", help="HUP, INT, QUIT, USR1, USR2, TERM, ALRM or WINCH.")],
+    ids: Ids,
+    wait: Wait = "10s",
+) -> None:
+    """Send a signal to the programs of running tasks."""
+    _steer(terminal, ids, "signal", wait, {"signal": name})
+
+
+def _steer(terminal: Terminal, ids: list[str], word: str, wait: str, body: dict[str, str]) -> None:
+    from headway.cli.session import talk, task_path
+    from headway.client.connection import with_query
+    from headway.wire.views import TaskView
+
+    async def ask(server: Server) -> None:
+        paths = [with_query(task_path(one, word), {"wait": wait}) for one in ids]
+        tasks = [await server.post(path, TaskView, body, timeout=90.0) for path in paths]
+        terminal.answer(tasks, ids=[task.id for task in tasks], table=lambda: _changed(tasks))
+
+    talk(terminal, ask)
+
+
 async def _cancel(server: Server, one: str) -> list[TaskView]:
     """Cancel a task, or all tasks of a tree when the id is a tree's."""
     from headway.cli.session import task_path, tree_path
@@ -78,5 +121,14 @@ async def _cancel(server: Server, one: str) -> list[TaskView]:
 
 
 def _changed(tasks: list[TaskView]) -> str:
-    rows = [(task.id, "cancelling" if task.cancelling else task.state, task.name) for task in tasks]
+    rows = [(task.id, _now(task), task.name) for task in tasks]
     return table(("ID", "STATE", "NAME"), rows, wide="NAME")
+
+
+def _now(task: TaskView) -> str:
+    """Its state, or what it is about to be."""
+    if task.cancelling:
+        return "cancelling"
+    if task.paused_since is not None and task.state != "paused":
+        return f"{task.state}, to be paused" if task.state != "blocked" else "blocked, and paused"
+    return task.state

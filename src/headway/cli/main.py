@@ -86,6 +86,9 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     },
     "Change": {
         "cancel": Entry("change:app", "Cancel tasks or trees, with all their processes."),
+        "pause": Entry("change:app", "Pause tasks: freeze running ones, keep waiting ones from starting."),
+        "resume": Entry("change:app", "Let paused tasks go on."),
+        "signal": Entry("change:app", "Send a signal to the programs of running tasks."),
         "retry": Entry("change:app", "Send dead letters again, as they were or after an edit."),
         "dead": Entry("dead:app", "Dead letters: ls, show, retry, purge."),
     },

@@ -61,6 +61,10 @@ Logger = Annotated[
     str | None, typer.Option("--logger", help="Where its output also goes: syslog, journald, file:NAME, URL.", metavar="LOGGER")
 ]
 Size = Annotated[float | None, typer.Option("--size", help="Hint of how much work it is.", metavar="N")]
+Notify = Annotated[
+    list[str] | None,
+    typer.Option("--notify", help="Address or webhook to tell of its end; repeat for more.", metavar="URL|NAME[=EVENT,...]"),
+]
 
 Isolation = Annotated[str | None, typer.Option("--isolation", help="none, sandbox or container.", metavar="LEVEL")]
 Network = Annotated[
@@ -101,6 +105,7 @@ TASK_OPTIONS: dict[str, Any] = {
     "logger": Logger,
     "isolation": Isolation,
     "network": Network,
+    "notify": Notify,
 }
 
 
@@ -119,6 +124,7 @@ def task(given: dict[str, Any]) -> dict[str, Any]:
         "archives": [_source(text) for text in given["archive"] or ()],
         "volumes": given["volume"],
         "secrets": _secrets(given["secret"] or ()),
+        "notify": [_notify(text) for text in given["notify"] or ()],
     }
     del spec["label"], spec["arg"], spec["archive"], spec["volume"], spec["secret"], spec["upload"]
     if given["upload"] is not None:
@@ -240,6 +246,15 @@ def _number(text: str) -> int | float | str:
         except ValueError:
             continue
     return text
+
+
+def _notify(text: str) -> str | dict[str, Any]:
+    """ "ops=failed,killed" as a target with its events; an address may have `=` of its own, so the last one counts."""
+    to, equals, events = text.rpartition("=")
+    known = equals and all(word.replace(".", "").replace("_", "").isalpha() for word in events.split(","))
+    if not known or ("://" in to and ("?" in to)):
+        return text
+    return {"to": to, "events": events.split(",")}
 
 
 def _edge(text: str) -> str | dict[str, str]:

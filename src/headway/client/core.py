@@ -198,6 +198,24 @@ class AsyncClient:
         """Ask for the end of a task. One that runs ends a little later: wait for it to know."""
         return await self._to.ask("POST", _task(task_id, "cancel"), TaskView, repeatable=True)
 
+    async def pause(self, task_id: str | int, *, wait: float = 10.0) -> TaskView:
+        """Keep a waiting task from starting, or freeze a running one; returns when its node has, or after `wait` seconds."""
+        return await self._steer(task_id, "pause", wait)
+
+    async def resume(self, task_id: str | int, *, wait: float = 10.0) -> TaskView:
+        """Let a paused task go on."""
+        return await self._steer(task_id, "resume", wait)
+
+    async def signal(self, task_id: str | int, name: str, *, wait: float = 10.0) -> TaskView:
+        """Send a signal ("USR1", "HUP" ...) to the program of a running task."""
+        return await self._steer(task_id, "signal", wait, encode({"signal": name}))
+
+    async def _steer(self, task_id: str | int, word: str, wait: float, body: bytes = b"") -> TaskView:
+        path, repeatable = _task(task_id, word), word != "signal"
+        return await self._to.ask(
+            "POST", path, TaskView, query={"wait": wait}, body=body, timeout=30.0 + wait, repeatable=repeatable
+        )
+
     async def retry(self, task_id: str | int, *, edit: Mapping[str, Any] | None = None) -> TaskView:
         """Send a dead letter again, with some of its fields changed if asked."""
         body = encode({"edit": edit}) if edit else b""

@@ -130,6 +130,12 @@ class Handle(Generic[T]):
     def cancel(self) -> TaskView:
         return self._client.thread.run(self.aio.cancel())
 
+    def pause(self) -> TaskView:
+        return self._client.thread.run(self.aio.pause())
+
+    def resume(self) -> TaskView:
+        return self._client.thread.run(self.aio.resume())
+
     def logs(self, *, follow: bool = False) -> Iterator[LogLine]:
         return self._client.each(self.aio.logs(follow=follow))
 

@@ -112,5 +112,11 @@ class AsyncHandle(Generic[T]):
     async def cancel(self) -> TaskView:
         return await self._client.cancel(self.id)
 
+    async def pause(self) -> TaskView:
+        return await self._client.pause(self.id)
+
+    async def resume(self) -> TaskView:
+        return await self._client.resume(self.id)
+
     def logs(self, *, follow: bool = False) -> AsyncIterator[LogLine]:
         return self._client.logs(self.id, follow=follow)

@@ -16,6 +16,7 @@ from headway.control.settle import Effects, end_waiting, settle, tell
 from headway.control.tenants import Tenants
 from headway.domain.content import spec_fields
 from headway.domain.lifecycle import State
+from headway.domain.notify import NotifySpec
 from headway.domain.task import Definition, ResourcesSpec, RetrySpec, TaskSpec, decode_error, define
 from headway.domain.tenant import Terms
 from headway.errors import InvalidInput
@@ -172,4 +173,5 @@ def as_spec(old: Definition) -> TaskSpec:
         **spec_fields(old.content),
         isolation=old.isolation or None,
         network=list(old.network) or None,
+        notify=[NotifySpec(target.to, list(target.kinds)) for target in old.notify],
     )

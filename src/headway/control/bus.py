@@ -22,6 +22,10 @@ class Bus:
     on_returned: list[Callable[[Freed], None]] = field(default_factory=list)
     on_ended: list[Callable[[list[int]], None]] = field(default_factory=list)
     on_cancel: list[Callable[[list[tuple[int, int, int]]], None]] = field(default_factory=list)  # (node, id, attempt)
+    on_control: list[Callable[[list[int]], None]] = field(default_factory=list)  # nodes that must be told to do something
+    on_answered: list[Callable[[list[int]], None]] = field(default_factory=list)  # numbers of controls
+    on_answered_elsewhere: list[Callable[[], None]] = field(default_factory=list)  # another server wrote answers
+    on_told: list[Callable[[], None]] = field(default_factory=list)  # events were written
     on_scheduled: list[Callable[[], None]] = field(default_factory=list)  # a task waits for a time that may be soon
     on_remote: list[Callable[[], None]] = field(default_factory=list)  # another server ended tasks
     on_fleet: list[Callable[[], None]] = field(default_factory=list)  # a node came, left, or changed
@@ -54,6 +58,25 @@ class Bus:
         if attempts:
             for tell in self.on_cancel:
                 tell(attempts)
+
+    def control(self, nodes: list[int]) -> None:
+        """Nodes shall pause, resume or signal something."""
+        if nodes:
+            for tell in self.on_control:
+                tell(nodes)
+
+    def answered(self, numbers: list[int]) -> None:
+        if numbers:
+            for tell in self.on_answered:
+                tell(numbers)
+
+    def answered_elsewhere(self) -> None:
+        for tell in self.on_answered_elsewhere:
+            tell()
+
+    def told(self) -> None:
+        for tell in self.on_told:
+            tell()
 
     def scheduled(self) -> None:
         for tell in self.on_scheduled:

@@ -33,6 +33,7 @@ from headway.control.reports import ReportDesk
 from headway.control.schedules import Schedules
 from headway.control.sessions import Sessions
 from headway.control.starting import Starter
+from headway.control.steering import Steering
 from headway.control.tenants import Tenants
 from headway.control.timekeeper import Timekeeper
 from headway.control.waiting import Waiting
@@ -87,6 +88,7 @@ class Core:
             database, clock, self.ids, self.fleet, bus, Express(database, self.planner, bus), settings.admission_queue
         )
         self.actions = Actions(database, self.definitions, self.fleet, self.tenants, bus)
+        self.steering = Steering(database, bus)
         self.waiting = Waiting(database, bus)
         self.timekeeper = Timekeeper(database, self.leader, bus)
         self.starter = Starter(self.drafts, self.definitions, self.ids, clock, bus)

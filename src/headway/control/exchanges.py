@@ -27,7 +27,7 @@ from headway.errors import InvalidInput, NotFound, Unavailable, VersionMismatch
 from headway.logs import log
 from headway.store.database import Connection, Database
 from headway.store.queries import query
-from headway.wire.exchange import Exchange, Order, Orders, Ref, Register, Registered
+from headway.wire.exchange import Control, Exchange, Order, Orders, Ref, Register, Registered
 
 RECONCILE_S = 5.0
 LONGEST_POLL_S = 30.0
@@ -36,6 +36,7 @@ _REGISTER = query("node.register")
 _LEAVE = query("node.leave")
 _ORDERS = query("task.orders_of")
 _HELD = query("task.held_by")
+_CONTROLS = query("control.open_of")
 
 
 @dataclass
@@ -55,6 +56,7 @@ class Exchanges:
 
     def __post_init__(self) -> None:
         self.bus.on_cancel.append(self.sessions.cancel)
+        self.bus.on_control.append(self._steer)
 
     async def register(self, asked: Register) -> Registered:
         """A node joins, or comes back under a new boot: then everything the old boot held has ended."""
@@ -99,7 +101,7 @@ class Exchanges:
             reply.lost = True
             return reply
         session.acknowledge(said)
-        if said.finished or said.started or said.returned or said.output or said.progress:
+        if said.finished or said.started or said.returned or said.output or said.progress or said.notices:
             await self.desk.submit(node, said)
         if said.heartbeat and not await self._beat(session, said, reply):
             return reply
@@ -184,6 +186,7 @@ class Exchanges:
                 session.cancel(ref)
         for ref in session.cancels.keys() - held:
             del session.cancels[ref]
+        await self.load_controls(session)
 
     async def refresh_fleet(self) -> None:
         if await self.fleet.refresh():
@@ -197,3 +200,15 @@ class Exchanges:
         async with self.database.hot() as connection:
             rows = await connection.fetch(_ORDERS, node)
         session.offer(Order(r["id"], r["attempt"], r["definition"], r["input"], r["name"]) for r in rows)
+        await self.load_controls(session)
+
+    async def load_controls(self, session: Session) -> None:
+        """What the node has yet to do to attempts it holds."""
+        async with self.database.hot() as connection:
+            rows = await connection.fetch(_CONTROLS, session.node)
+        session.control([Control(r["number"], r["task"], r["attempt"], r["word"], r["argument"]) for r in rows])
+
+    def _steer(self, nodes: list[int]) -> None:
+        for node in nodes:
+            if (session := self.sessions.by_node.get(node)) is not None:
+                telemetry.background(self.load_controls(session))

@@ -11,7 +11,7 @@ from headway.logs import log
 from headway.store.database import Connection, Database
 from headway.store.queries import query
 
-DUTIES = ("planner", "timekeeper", "reaper", "archivist", "bounded_waiting")
+DUTIES = ("planner", "timekeeper", "reaper", "archivist", "bounded_waiting", "dispatcher")
 _TAKE = query("duty.take")
 _HAND_ON = query("duty.hand_on")
 _FENCE = query("duty.fence")

@@ -50,6 +50,9 @@ class Notifier:
         self.bus.on_freed.append(self._on_freed)
         self.bus.on_returned.append(self._on_returned)
         self.bus.on_cancel.append(self._on_cancel)
+        self.bus.on_control.append(self.orders)
+        self.bus.on_answered.append(lambda _: self._flag("answered"))
+        self.bus.on_told.append(lambda: self._flag("ended"))
         self.bus.on_ended.append(lambda _: self._flag("ended"))
         self.bus.on_scheduled.append(lambda: self._flag("scheduled"))
         self.bus.on_fleet.append(lambda: self._flag("fleet"))
@@ -165,6 +168,8 @@ class Notifier:
             telemetry.background(self.exchanges.refresh_fleet())
         if "tenants" in flags:
             telemetry.background(self._refresh_tenants())
+        if "answered" in flags:
+            self.bus.answered_elsewhere()
         if "ended" in flags or "rescan" in flags:
             for tell in self.bus.on_remote:
                 tell()

@@ -15,12 +15,13 @@ from typing import Any
 import msgspec
 
 from headway.control.definitions import Definitions
+from headway.control.notices import keep_notices, tell_killed
 from headway.control.settle import Effects, settle
 from headway.domain.lifecycle import HELD, Outcome, State
 from headway.policy.retry import Counts, Step, Verdict, decide
 from headway.store.database import Connection
 from headway.store.queries import query
-from headway.wire.exchange import ErrorInfo, Finished, Output, Progress, Ref, Started
+from headway.wire.exchange import ErrorInfo, Finished, Notice, Output, Progress, Ref, Started
 
 _SUCCEED = query("task.succeed")
 _LOCK = query("task.lock")
@@ -43,17 +44,21 @@ class Reports:
     succeeded: list[tuple[int, Finished]] = field(default_factory=list)
     failed: list[tuple[int, Finished]] = field(default_factory=list)
     returned: list[tuple[int, Ref]] = field(default_factory=list)
+    notices: list[tuple[int, Notice]] = field(default_factory=list)
     output: list[Output] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.started or self.succeeded or self.failed or self.returned or self.output or self.progress)
+        fields = (self.started, self.succeeded, self.failed, self.returned, self.notices, self.output, self.progress)
+        return any(fields)
 
 
 async def record(connection: Connection, reports: Reports, definitions: Definitions) -> Effects:
     """All of it, in the caller's transaction."""
     effects = Effects()
     await _starts(connection, reports.started)
+    if reports.notices:  # before the ends: they are about attempts that still ran
+        await keep_notices(connection, reports.notices, effects)
     waited_for = await _successes(connection, reports.succeeded, effects)
     waited_for += await failures(connection, reports.failed, definitions, effects)
     await _returns(connection, reports.returned, effects)
@@ -113,6 +118,7 @@ async def failures(
     retried: list[tuple[Any, Finished, Verdict]] = []
     cancelled: list[tuple[Any, Finished, Verdict]] = []
     dead: list[tuple[Any, Finished, Verdict]] = []
+    judged: list[tuple[Any, Finished]] = []
     for node, report in sorted(finished, key=_by_id):
         row = rows.get(report.id)
         if row is None or row["attempt"] != report.attempt or row["node"] != node or row["state"] not in HELD:
@@ -125,7 +131,9 @@ async def failures(
             cancelling=row["cancel_at"] is not None, luck=random.random(),
         )  # fmt: skip
         effects.free(node, row["tenant"], row["shape"])
+        judged.append((row, report))
         {Step.AGAIN: retried, Step.CANCEL: cancelled, Step.GIVE_UP: dead}[verdict.step].append((row, report, verdict))
+    await tell_killed(connection, judged, effects)
     await _retry(connection, retried, effects)
     return await _cancel(connection, cancelled, effects) + await _bury(connection, dead, definitions, effects)
 
@@ -139,6 +147,8 @@ async def _retry(connection: Connection, retried: list[tuple[Any, Finished, Verd
         eligible = now + datetime.timedelta(seconds=verdict.delay_s)
         tolerance = row["start_by"] - row["eligible_at"]
         state = State.SCHEDULED if verdict.delay_s > 0 else State.READY
+        if row["hold_at"] is not None:
+            state = State.PAUSED  # somebody asked for it: the next attempt waits until it is resumed
         c = verdict.counts
         rows.append((row["id"], state, eligible, eligible + tolerance, c.failures, c.resource_failures, c.node_losses, c.requeues))
     kept = [
@@ -221,7 +231,7 @@ async def _returns(connection: Connection, returned: list[tuple[int, Ref]], effe
         for row in rows:
             there = (row["node"], row["tenant"], row["shape"])
             effects.returned[there] = effects.returned.get(there, 0) + 1
-        effects.now_ready(rows)
+        effects.now_ready([row for row in rows if row["state"] == State.READY])
 
 
 async def _outputs(connection: Connection, reports: Reports) -> None:

@@ -128,6 +128,7 @@ def _sort_into(reports: Reports, node: int, exchange: Exchange, now_ms: int) -> 
         started.at_ms = _plausible(started.at_ms + shift, now_ms)
         reports.started.append((node, started))
     reports.returned += [(node, ref) for ref in exchange.returned]
+    reports.notices += [(node, notice) for notice in exchange.notices]
     reports.output += [_shifted(o, shift, now_ms) for o in exchange.output]
     reports.progress += [_clean(p) for p in exchange.progress]
     exchange.now_ms = 0  # its times are moved: when the batch must be tried again, they are not moved twice

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headway.control.definitions import Definitions
-from headway.wire.exchange import Cancel, Exchange, Order, Orders, Ref
+from headway.wire.exchange import Cancel, Control, Exchange, Order, Orders, Ref
 
 REPEAT_S = 2.0  # an order or cancel that was not acknowledged is sent again after this long
 BATCH = 2_000
@@ -28,6 +28,8 @@ class Session:
     orders: dict[Ref, Order] = field(default_factory=dict)
     sent: dict[Ref, float] = field(default_factory=dict)
     cancels: dict[Ref, float] = field(default_factory=dict)  # when last sent
+    controls: dict[int, Control] = field(default_factory=dict)  # by number, lowest first
+    told: dict[int, float] = field(default_factory=dict)  # when each control was last sent
     definitions: set[int] = field(default_factory=set)  # those this boot has
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     polls: int = 0
@@ -44,6 +46,16 @@ class Session:
         self.cancels.setdefault(ref, 0.0)
         self.wake.set()
 
+    def control(self, controls: list[Control]) -> None:
+        """Everything the node has not answered, absolutely."""
+        self.controls = {control.number: control for control in controls}
+        self.told = {number: sent for number, sent in self.told.items() if number in self.controls}
+        if controls:
+            self.wake.set()
+
+    def _due_controls(self, now: float) -> list[Control]:
+        return [c for number, c in self.controls.items() if self.told.get(number, -REPEAT_S) <= now - REPEAT_S]
+
     def acknowledge(self, exchange: Exchange) -> None:
         """Forget what the node has: received orders, and cancels of attempts it no longer holds."""
         for ref in exchange.received:
@@ -52,10 +64,15 @@ class Session:
             self.sent.pop(ref, None)
         for finished in exchange.finished:
             self.cancels.pop((finished.id, finished.attempt), None)
+        for notice in exchange.notices:
+            self.controls.pop(notice.number, None)
+            self.told.pop(notice.number, None)
         self.definitions.difference_update(exchange.unknown_definitions)
 
     def due(self, now: float) -> bool:
-        return any(True for _ in self._due_orders(now)) or any(sent <= now - REPEAT_S for sent in self.cancels.values())
+        if any(True for _ in self._due_orders(now)) or any(sent <= now - REPEAT_S for sent in self.cancels.values()):
+            return True
+        return bool(self.controls and self._due_controls(now))
 
     def _due_orders(self, now: float) -> Iterable[Order]:
         # When everything was sent only the oldest matters: the dict keeps the order of sending.
@@ -82,6 +99,9 @@ class Session:
             if sent <= now - REPEAT_S:
                 reply.cancels.append(Cancel(*ref))
                 self.cancels[ref] = now
+        if self.controls:
+            reply.controls = self._due_controls(now)
+            self.told.update((control.number, now) for control in reply.controls)
         reply.drain = self.drain
 
 

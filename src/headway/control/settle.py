@@ -51,6 +51,8 @@ class Effects:
     deferred: bool = False  # a large release goes on in chunks
     scheduled: bool = False  # a retry waits for its time
     levels: Tally = field(default_factory=Tally)
+    answered: list[int] = field(default_factory=list)  # controls that nodes have answered
+    told: bool = False  # events were written that nobody waits for
 
     def clear(self) -> None:
         """Before a transaction is tried again."""
@@ -59,7 +61,8 @@ class Effects:
         self.returned.clear()
         self.ended.clear()
         self.levels.clear()
-        self.deferred = self.scheduled = False
+        self.answered.clear()
+        self.deferred = self.scheduled = self.told = False
 
     def free(self, node: int | None, tenant: int, shape: int) -> None:
         if node is not None:
@@ -78,6 +81,9 @@ def tell(bus: Bus, effects: Effects) -> None:
     bus.ended([task for task, _ in effects.ended])
     if effects.scheduled or effects.deferred:
         bus.scheduled()
+    bus.answered(effects.answered)
+    if effects.told:
+        bus.told()
     telemetry.ended(effects.ended)
 
 

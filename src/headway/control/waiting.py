@@ -44,6 +44,7 @@ class Waiting:
     def __post_init__(self) -> None:
         self.bus.on_ended.append(self._ended)
         self.bus.on_remote.append(self._remote)
+        self.bus.on_told.append(lambda: self._ended([]))
 
     def _ended(self, ids: list[int]) -> None:
         if self._by_task:

@@ -34,7 +34,7 @@ class State(IntEnum):
         return self >= State.SUCCEEDED
 
 
-HELD = (State.LEASED, State.RUNNING, State.PAUSED)  # states in which a node answers for the task
+HELD = (State.LEASED, State.RUNNING, State.PAUSED)  # states in which a node answers for the task (a paused one may have none)
 WAITING = (State.BLOCKED, State.SCHEDULED, State.READY)
 FINAL = tuple(s for s in State if s.final)
 
@@ -127,11 +127,15 @@ TRANSITIONS: dict[Event, Move] = {
     Event.COME_DUE: move(State.SCHEDULED, to=State.READY, because="its time has come"),
     Event.LEASE: move(State.READY, to=State.LEASED, because="the planner found room on a node"),
     Event.START: move(State.LEASED, to=State.RUNNING, because="the node began it"),
-    Event.GIVE_BACK: move(State.LEASED, to=State.READY, because="the node did not begin it"),
-    Event.PAUSE: move(State.RUNNING, to=State.PAUSED, because="frozen on its node"),
-    Event.RESUME: move(State.PAUSED, to=State.RUNNING, because="goes on"),
-    Event.RETRY: move(*HELD, to=(State.SCHEDULED, State.READY), because="an attempt ended, another is allowed"),
-    Event.LOSE: move(*HELD, to=State.READY, because="its node is gone, another run is allowed"),
+    Event.GIVE_BACK: move(State.LEASED, to=(State.READY, State.PAUSED), because="the node did not begin it"),
+    Event.PAUSE: move(
+        State.SCHEDULED, State.READY, State.RUNNING, to=State.PAUSED, because="frozen on its node, or kept from being given to one"
+    ),
+    Event.RESUME: move(State.PAUSED, to=(State.RUNNING, State.READY, State.SCHEDULED), because="goes on, or waits again"),
+    Event.RETRY: move(
+        *HELD, to=(State.SCHEDULED, State.READY, State.PAUSED), because="an attempt ended, another is allowed, now or when resumed"
+    ),
+    Event.LOSE: move(*HELD, to=(State.READY, State.PAUSED), because="its node is gone, another run is allowed"),
     Event.SUCCEED: move(*HELD, to=State.SUCCEEDED, because="an attempt succeeded"),
     Event.FAIL: move(*WAITING, *HELD, to=State.FAILED, because="out of attempts, or impossible"),
     Event.CANCEL: move(*WAITING, *HELD, to=State.CANCELLED, because="a person or a program asked"),

@@ -18,6 +18,7 @@ import msgspec
 from headway.domain import queues, units
 from headway.domain.content import ArchiveSpec, Content, content_of, labels_needed
 from headway.domain.isolation import check_level, check_network
+from headway.domain.notify import Notify, NotifySpec, targets
 from headway.domain.resources import DEFAULT_TIER, LABEL_LIMIT, TIERS, Resources, misspelt
 from headway.domain.tenant import STANDARD, Terms
 from headway.errors import InvalidInput, UnknownField
@@ -103,6 +104,7 @@ class TaskSpec(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     size: float | None = None
     isolation: str | None = None
     network: str | list[str] | None = None
+    notify: list[str | NotifySpec] | str = []
 
 
 class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -139,6 +141,7 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
     queue: str = ""  # the one it names
     off_peak: queues.OffPeak = queues.OffPeak.ALLOWED
     preemptible: bool | None = None
+    notify: tuple[Notify, ...] = ()
 
     @property
     def rules(self) -> queues.Rules:
@@ -220,7 +223,7 @@ KEYWORDS = frozenset(
 )
 SUPPORTED = frozenset(TaskSpec.__struct_fields__)
 NOT_YET = KEYWORDS - SUPPORTED
-_EVERY_FIELD = SUPPORTED.union(*(kind.__struct_fields__ for kind in (RetrySpec, ResourcesSpec, AfterSpec, ArchiveSpec)))
+_EVERY_FIELD = SUPPORTED.union(*(kind.__struct_fields__ for kind in (RetrySpec, ResourcesSpec, AfterSpec, ArchiveSpec, NotifySpec)))
 
 NAME_LIMIT = 200
 KEY_LIMIT = 200
@@ -299,6 +302,7 @@ def define(spec: TaskSpec, terms: Terms = STANDARD) -> Definition:
         preemptible=spec.preemptible,
         isolation=check_level(spec.isolation),
         network=check_network(spec.network),
+        notify=targets(spec.notify),
     )
 
 

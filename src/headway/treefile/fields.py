@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from headway.domain import task as domain
+from headway.domain.notify import NotifySpec
 from headway.domain.task import AfterSpec, Edge, ResourcesSpec, RetrySpec, TaskSpec, When
 from headway.domain.tenant import ANYWHERE
 from headway.errors import InvalidInput, UnknownField
@@ -27,7 +28,7 @@ _TEXTS = (
     "name", "executable", "function", "interpreter", "workdir", "codec", "category", "idempotency_key", "image", "checksum", "logger",
     "prepare", "commands", "queue", "off_peak",
 )  # fmt: skip
-_NESTED: dict[str, type[msgspec.Struct]] = {"retry": RetrySpec, "resources": ResourcesSpec}
+_NESTED: dict[str, type[msgspec.Struct]] = {"retry": RetrySpec, "resources": ResourcesSpec, "notify": NotifySpec}
 _KINDS = {
     "int": "a whole number", "float": "a number", "str": "a text",
     "array": "a list", "object": "a mapping", "bool": "true or false",

@@ -97,6 +97,16 @@ class Progress(msgspec.Struct, array_like=True):
     text: str = ""
 
 
+class Notice(msgspec.Struct, array_like=True):
+    """Something happened to a running attempt. With a `number` it answers that Control; else its kind is an event's, as `cap_warning`."""
+
+    id: int
+    attempt: int
+    kind: str  # paused | resumed | signalled | yielding | returned | gone | refused: ...
+    number: int = 0
+    text: str = ""  # JSON of what else is known
+
+
 class Exchange(msgspec.Struct, omit_defaults=True):
     """What an agent says."""
 
@@ -114,6 +124,7 @@ class Exchange(msgspec.Struct, omit_defaults=True):
     unknown_definitions: list[int] = []  # orders came whose definition I do not have
     draining: bool = False
     now_ms: int = 0  # my clock when I sent this: the server moves my times onto the database's clock
+    notices: list[Notice] = []
 
 
 class Order(msgspec.Struct, array_like=True):
@@ -135,6 +146,17 @@ class Cancel(msgspec.Struct, array_like=True):
     grace_s: float = 5.0
 
 
+class Control(msgspec.Struct, array_like=True):
+    """Do this to an attempt you hold: pause, resume, signal (argument: its name) or yield (end as pre-empted, argument: seconds of
+    grace). Numbers rise; a lower one than the last of its attempt is out of date. Each is repeated until a Notice answers it."""
+
+    number: int
+    id: int
+    attempt: int
+    word: str
+    argument: str = ""
+
+
 class Orders(msgspec.Struct, omit_defaults=True):
     """What a server answers."""
 
@@ -146,6 +168,7 @@ class Orders(msgspec.Struct, omit_defaults=True):
     orders: list[Order] = []
     definitions: dict[int, Definition] = {}
     cancels: list[Cancel] = []
+    controls: list[Control] = []
 
 
 MSGPACK = "application/msgpack"

@@ -72,6 +72,7 @@ class TaskView(msgspec.Struct):
     tree: str | None = None
     blocked_on: int = 0
     cancelling: bool = False
+    paused_since: datetime.datetime | None = None  # since when somebody wants it paused; it is when its state says so
     failures: dict[str, int] = {}  # by blame: task, resource, node, requeues
     isolation: str = "none"
 
@@ -247,7 +248,7 @@ class EventView(msgspec.Struct):
     """One fact on the stream (`GET /v1/events`, SSE): the SSE id resumes after it."""
 
     id: str
-    kind: str  # task.succeeded | task.failed | task.cancelled | task.skipped | task.retried | node.lost ...
+    kind: str  # one of domain.events.KINDS
     tenant: str
     at: datetime.datetime
     tasks: list[str] = []

@@ -5,8 +5,9 @@ select exists (select 1 from task where id = any ($1::bigint[]))
 
 -- name: one
 -- Tasks by id, wherever they are; a tenant's own only, unless $2 is null (an administrator).
-select t.*, d.body, d.name as definition_name, p.done, p.total, p.text, n.name as node_name, w.name as tenant_name
+select t.*, d.body, d.name as definition_name, p.done, p.total, p.text, n.name as node_name, w.name as tenant_name, h.hold_at
 from task_anywhere t
+left join task h on h.id = t.id
 join definition d on d.id = t.definition
 join tenant w on w.id = t.tenant
 left join progress p on p.task = t.id

@@ -41,13 +41,13 @@ from unnest($1::bigint[], $2::int[], $3::int[], $4::bigint[]) as r (id, attempt,
 where t.id = r.id and t.attempt = r.attempt and +t.node = r.node and +t.state = 3;
 
 -- name: give_back
--- Handed out and not begun: ready again, no attempt used. The fence stays raised.
+-- Handed out and not begun: ready again, or paused if somebody asked for it; no attempt used. The fence stays raised.
 -- event: give_back
 update task t
-set state = 2, node = null, leased_at = null
+set state = case when t.hold_at is null then 2 else 5 end, node = null, leased_at = null
 from unnest($1::bigint[], $2::int[], $3::int[]) as r (id, attempt, node)
 where t.id = r.id and t.attempt = r.attempt and +t.node = r.node and +t.state = 3
-returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, r.node;
+returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, r.node, t.state;
 
 -- name: succeed
 -- Exactly-once finish: the row leaves the hot table and enters history in one statement, or nothing happens.
@@ -75,7 +75,7 @@ select id, tenant, shape, node, has_dependants, tree, level from done;
 -- name: lock
 -- The rows behind reports that did not succeed, locked in order, for the retry policy to decide on.
 select id, attempt, node, state, tenant, shape, definition, start_by, eligible_at, leased_at, started_at, cap_ms, failures,
-    resource_failures, node_losses, requeues, cancel_at, has_dependants, tree, category
+    resource_failures, node_losses, requeues, cancel_at, hold_at, has_dependants, tree, category
 from task where id = any ($1::bigint[]) order by id for update;
 
 -- name: retry
@@ -196,11 +196,11 @@ group by node, tenant, shape;
 
 -- name: cancel_waiting
 -- Those of the given tasks that no node holds, locked in order; they are ended at once.
-select id, tenant from task where id = any ($1::bigint[]) and state in (0, 1, 2) order by id for update;
+select id, tenant from task where id = any ($1::bigint[]) and node is null order by id for update;
 
 -- name: wish_cancel
 -- Tasks held by a node: the wish is recorded, the node is told, and its report ends them.
-with w as (select id from task where id = any ($1::bigint[]) and state in (3, 4, 5) order by id for update)
+with w as (select id from task where id = any ($1::bigint[]) and state in (3, 4, 5) and node is not null order by id for update)
 update task t set cancel_at = coalesce(t.cancel_at, clock_timestamp()) from w where t.id = w.id
 returning t.id, t.attempt, t.node;
 
