@@ -44,6 +44,7 @@ OUTCOMES = {
     Outcome.NODE_LOST: "its node was lost",
     Outcome.RUNNER_CRASHED: "the process that ran its function ended",
     Outcome.NOT_STARTABLE: "no such program, interpreter or function on the node",
+    Outcome.SUSPENDED: "waits for subtasks that it submitted",
 }
 
 

@@ -13,10 +13,12 @@ from headway.control.core import Core
 from headway.domain.identity import MAX_ID
 from headway.domain.task import decode_error
 from headway.errors import InvalidInput, NotFound, VersionMismatch
+from headway.store.queries import query
 from headway.wire.exchange import MSGPACK, encode_msgpack
 
 Http = Request[Any, Any, Any]
 Body = TypeVar("Body")
+_STRANGERS = query("subtask.strangers")
 
 
 def core_of(request: Http) -> Core:
@@ -39,6 +41,17 @@ async def caller_of(request: Http, *roles: str) -> Caller:
 
 
 PEOPLE = ("admin", "tenant")
+TASKS = (*PEOPLE, "task")  # a running task submits subtasks and reads them
+
+
+async def may_see(core: Core, caller: Caller, *tasks: int) -> None:
+    """A running task sees itself and its own subtasks, and nothing else of its tenant."""
+    if caller.role != "task":
+        return
+    async with core.database.cold() as connection:
+        strangers = await connection.fetch(_STRANGERS, caller.task, list(tasks))
+    if strangers:
+        raise NotFound(f"task {caller.task} has no subtask {strangers[0]['id']}")
 
 
 async def body_of(request: Http, kind: type[Body]) -> Body:

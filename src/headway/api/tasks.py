@@ -13,8 +13,9 @@ from litestar.response import Stream
 
 from headway.api.query import filter_of, seconds_of
 from headway.api.render import attempt_view, definition_of, task_view, with_io
-from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_of, id_of
+from headway.api.request import PEOPLE, TASKS, Http, answer, body_of, caller_of, core_of, id_of, may_see
 from headway.control.core import Core
+from headway.control.subtasks import Parent
 from headway.domain.lifecycle import State
 from headway.domain.task import check_key
 from headway.errors import Conflict, InvalidInput, NotFound
@@ -26,8 +27,10 @@ from headway.wire.views import Accepted, AcceptedMany, AttemptView, LogLine, Pag
 _ONE = query("read.one")
 _ATTEMPTS = query("read.attempts")
 _OUTPUT = query("output.read")
+_FAMILY = query("subtask.family")
 _IO = query("attempt_io.of_task")
 LONGEST_WAIT_S = 60.0
+MAX_SUBTASKS = 1_000  # shown with their parent
 STREAMS = {1: "stdout", 2: "stderr"}
 
 
@@ -47,7 +50,7 @@ class Edit(msgspec.Struct, forbid_unknown_fields=True):
 @post("/v1/tasks", status_code=201)
 async def submit(request: Http) -> Response[bytes]:
     """One task, a list, NDJSON, or one task over many inputs; all or nothing, durable when answered."""
-    caller = await caller_of(request, *PEOPLE)
+    caller = await caller_of(request, *TASKS)
     core = core_of(request)
     key = request.headers.get("idempotency-key")
     if key is not None:
@@ -56,7 +59,8 @@ async def submit(request: Http) -> Response[bytes]:
     drafts, single = await core.drafts.read(caller.tenant, await request.body(), ndjson="ndjson" in kind, key=key)
     if key is not None and not single:
         raise InvalidInput("the header Idempotency-Key goes with one task", hint="give each task of a bulk its own idempotency_key")
-    receipt = await core.admission.submit(caller.tenant, drafts)
+    parent = Parent(caller.task, caller.attempt) if caller.role == "task" else None
+    receipt = await core.admission.submit(caller.tenant, drafts, parent=parent)
     if not single:
         return answer(AcceptedMany([str(i) for i in receipt.ids], len(receipt.ids)), 201)
     if not receipt.created[0]:
@@ -79,8 +83,9 @@ async def list_tasks(request: Http) -> Response[bytes]:
 @get("/v1/tasks/{task_id:str}")
 async def show(request: Http, task_id: str) -> Response[bytes]:
     """One task with input and result; `wait` holds the answer until it is final or the time is over."""
-    caller = await caller_of(request, *PEOPLE)
+    caller = await caller_of(request, *TASKS)
     core, task = core_of(request), id_of(task_id)
+    await may_see(core, caller, task)
     row = await one(core, task, caller.scope)
     wait = min(seconds_of(request, "wait", 0.0), LONGEST_WAIT_S)
     if wait > 0 and not State(row["state"]).final:
@@ -94,12 +99,13 @@ async def show(request: Http, task_id: str) -> Response[bytes]:
 
 @post("/v1/tasks/wait", status_code=200)
 async def wait_for(request: Http) -> Response[bytes]:
-    caller = await caller_of(request, *PEOPLE)
+    caller = await caller_of(request, *TASKS)
     core = core_of(request)
     asked = await body_of(request, WaitFor)
     ids = list(dict.fromkeys(id_of(i) for i in asked.ids))
     if not 0 < len(ids) <= 10_000:
         raise InvalidInput(f"ids: {len(ids)} are given", field="ids", hint="1 to 10,000")
+    await may_see(core, caller, *ids)
     done = await core.waiting.any_final(ids, caller.scope, min(max(asked.timeout, 0.0), LONGEST_WAIT_S))
     async with core.database.cold() as connection:
         rows = await connection.fetch(_ONE, done, caller.scope) if done else []
@@ -110,8 +116,9 @@ async def wait_for(request: Http) -> Response[bytes]:
 @get("/v1/tasks/{task_id:str}/attempts")
 async def attempts(request: Http, task_id: str) -> Response[bytes]:
     """Every attempt, the current or last one included."""
-    caller = await caller_of(request, *PEOPLE)
+    caller = await caller_of(request, *TASKS)
     core, task = core_of(request), id_of(task_id)
+    await may_see(core, caller, task)
     row = await one(core, task, caller.scope)
     async with core.database.cold() as connection:
         earlier = await connection.fetch(_ATTEMPTS, task)
@@ -129,8 +136,9 @@ async def attempts(request: Http, task_id: str) -> Response[bytes]:
 @post("/v1/tasks/{task_id:str}/cancel", status_code=200)
 async def cancel(request: Http, task_id: str) -> Response[bytes]:
     """Ends a waiting task at once; a running one is told, and ends with all its processes."""
-    caller = await caller_of(request, *PEOPLE)
+    caller = await caller_of(request, *TASKS)
     core, task = core_of(request), id_of(task_id)
+    await may_see(core, caller, task)
     row = await one(core, task, caller.scope)
     if not State(row["state"]).final:
         await core.actions.cancel([task])
@@ -155,8 +163,9 @@ async def retry(request: Http, task_id: str) -> Response[bytes]:
 @get("/v1/tasks/{task_id:str}/logs")
 async def logs(request: Http, task_id: str) -> Response[bytes] | Stream:
     """stdout and stderr as NDJSON of LogLine; `follow=1` streams until the task ends, `raw=1` gives the bytes."""
-    caller = await caller_of(request, *PEOPLE)
+    caller = await caller_of(request, *TASKS)
     core, task = core_of(request), id_of(task_id)
+    await may_see(core, caller, task)
     await one(core, task, caller.scope)
     stream = request.query_params.get("stream")
     if stream not in (None, "stdout", "stderr"):

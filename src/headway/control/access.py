@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from headway.errors import Forbidden, Unauthorized
 from headway.store.database import Database
 from headway.store.queries import query
+from headway.wire import task_token
 
 KEPT_S = 5.0  # a revoked token works for at most this long
 _FIND = query("token.find")
+_HOLDER = query("subtask.holder")
 _ADD = query("token.add")
 _TENANT = query("token.add_tenant")
 
@@ -20,9 +22,11 @@ DEFAULT_TENANT = 1
 
 @dataclass(frozen=True)
 class Caller:
-    role: str  # admin | tenant | agent
+    role: str  # admin | tenant | agent | task
     tenant: int  # where its submissions go
     tenant_name: str
+    task: int = 0  # of the role task: the attempt that calls
+    attempt: int = 0
 
     @property
     def scope(self) -> int | None:
@@ -48,6 +52,8 @@ class Access:
         kind, _, token = (authorization or "").partition(" ")
         if kind.lower() != "bearer" or not token:
             raise Unauthorized("no token", hint="send `Authorization: Bearer TOKEN`; `headway up` keeps one in its data folder")
+        if token.startswith(task_token.PREFIX):
+            return await self._attempt(token)
         known = self._known.get(token)
         if known is not None and time.monotonic() - known[0] < KEPT_S:
             return known[1]
@@ -61,6 +67,17 @@ class Access:
             self._known.clear()
         self._known[token] = (time.monotonic(), caller)
         return caller
+
+    async def _attempt(self, token: str) -> Caller:
+        """A running task, by the token of its attempt. Looked up each time: it dies with the attempt."""
+        said = task_token.parse(token)
+        row = None
+        if said is not None:
+            async with self.database.cold() as connection:
+                row = await connection.fetchrow(_HOLDER, *said)
+        if said is None or row is None or row["task_key"] is None or not task_token.is_of(token, row["task_key"], *said):
+            raise Unauthorized("the attempt that this token belongs to has ended, or never was")
+        return Caller("task", row["tenant"], row["tenant_name"], *said)
 
     async def add(self, token: str, role: str, *, tenant: int | None = None, name: str = "") -> None:
         """Make a token known; knowing it already is fine."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from headway.control import levels
+from headway.control import levels, subtasks
 from headway.control.bus import Bus
 from headway.control.definitions import Definitions, Interned
 from headway.control.fleet import Fleet
@@ -43,7 +43,7 @@ class Actions:
     bus: Bus
 
     async def cancel(self, ids: list[int]) -> None:
-        """Waiting tasks end at once; those on a node get a wish, and end when their node reports it."""
+        """Waiting tasks end at once; those on a node get a wish, and end when their node reports it. Their subtasks too."""
         for start in range(0, len(ids), CHUNK):
             chunk = ids[start : start + CHUNK]
             effects, wishes = await self.database.transact(functools.partial(_cancel, ids=chunk))
@@ -84,6 +84,7 @@ class Actions:
 
         async def work(connection: Connection) -> list[Any]:
             await ensure_days_of(connection, (row["id"] for row in rows))
+            await subtasks.failed(connection, [row["id"] for row in rows])
             back: list[Any] = await connection.fetch(
                 _REVIVE, [row["id"] for row in rows], [n.id for n in new], [n.shape for n in new], [n.definition.cap_ms for n in new],
                 [n.definition.tolerance_ms for n in new], [n.definition.category for n in new], new_input,
@@ -117,6 +118,8 @@ class Actions:
 
 async def _cancel(connection: Connection, ids: list[int]) -> tuple[Effects, list[tuple[int, int, int]]]:
     effects = Effects()
+    await connection.fetch(_WISH, ids)  # first: from here on they submit nothing more
+    ids = [*ids, *await subtasks.below(connection, ids)]
     waiting = [row["id"] for row in await connection.fetch(_CANCEL_WAITING, ids)]
     reason = ErrorInfo("Cancelled", "cancelled before it began")
     waited_for = await end_waiting(connection, waiting, State.CANCELLED, [reason] * len(waiting), effects)

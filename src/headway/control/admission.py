@@ -20,6 +20,7 @@ from headway.control.draft import Draft
 from headway.control.express import Express
 from headway.control.fleet import Fleet
 from headway.control.identity import IdSource
+from headway.control.subtasks import Parent
 from headway.errors import HeadwayError, Unavailable
 from headway.logs import log
 from headway.store.database import GONE, Database
@@ -56,13 +57,16 @@ class Admission:
     _bytes: int = 0
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def submit(self, tenant: int, drafts: Sequence[Draft], *, tree: str | None = None, strict: bool = False) -> Receipt:
-        """Store the drafts, all or nothing, and return once they are durable."""
+    async def submit(
+        self, tenant: int, drafts: Sequence[Draft], *, tree: str | None = None, strict: bool = False, parent: Parent | None = None
+    ) -> Receipt:
+        """Store the drafts, all or nothing, and return once they are durable. With a parent they are its subtasks."""
         self.fleet.check_satisfiable(draft.interned for draft in drafts)
         weight = sum(draft.weight() for draft in drafts)
         if self._bytes and self._bytes + weight > self.queue_bytes:
             raise Unavailable("too many submissions are waiting for the database", retry_after=1.0)
-        request = Request(tenant, drafts, tree, asyncio.get_running_loop().create_future(), strict)
+        done = asyncio.get_running_loop().create_future()
+        request = Request(tenant, drafts, tree, done, strict, parent=parent, asked=drafts)
         self._waiting.append(request)
         self._bytes += weight
         self._wake.set()

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from headway.control import subtasks
 from headway.control.bus import by_group
 from headway.control.draft import Draft
+from headway.control.subtasks import Parent
 from headway.domain.graph import levels
 from headway.domain.lifecycle import State
 from headway.domain.task import When
@@ -47,6 +49,8 @@ class Request:
     error: HeadwayError | None = None
     state: int = State.READY
     start_by_us: int = 0
+    parent: Parent | None = None  # the running task that submits
+    asked: Sequence[Draft] = ()  # of a parent: its drafts, before some of them turn out to be there already
 
 
 class Batch:
@@ -70,6 +74,8 @@ class Batch:
         for request in self.requests:
             request.error = None
             request.ids = list(request.fresh_ids)
+            if request.parent is not None:
+                request.drafts, request.tree = request.asked, None
             request.created = [True] * len(request.drafts)
 
     @property
@@ -78,9 +84,11 @@ class Batch:
 
     @property
     def plain(self) -> bool:
-        """Only tasks: no keys, edges or trees. One COPY is then the whole transaction."""
+        """Only tasks: no keys, edges, trees or parents. One COPY is then the whole transaction."""
         return all(
-            request.tree_name is None and all(draft.key is None and not draft.edges for draft in request.drafts)
+            request.tree_name is None
+            and request.parent is None
+            and all(draft.key is None and not draft.edges for draft in request.drafts)
             for request in self.requests
         )
 
@@ -181,13 +189,15 @@ async def store_batch(connection: Connection, batch: Batch) -> None:
     tasks: list[bytes] = []
     edges: list[bytes] = []
     for request in batch.requests:
+        if request.parent is not None:
+            await _admit_subtasks(connection, request, request.parent)
         if request.error is not None or True not in request.created:
             continue
         blocked, more_edges, refused = await _existing_edges(connection, request)
         if refused is not None:
             request.error = refused
             continue
-        if request.tree is not None:
+        if request.tree_name is not None:
             await _add_tree(connection, request)
         new_tasks, new_edges = batch.rows(request, blocked)
         tasks += new_tasks
@@ -208,12 +218,19 @@ async def _stream(data: bytes) -> AsyncIterator[bytes]:
     yield data
 
 
+async def _admit_subtasks(connection: Connection, request: Request, parent: Parent) -> None:
+    """Its keys count under the parent alone, and its tasks belong to the parent's tree."""
+    admitted = await subtasks.admit(connection, parent, request.asked, request.fresh_ids)
+    request.drafts, request.ids, request.created = admitted.drafts, admitted.ids, admitted.created
+    request.tree, request.error = admitted.tree, admitted.error
+
+
 async def _claim_keys(connection: Connection, batch: Batch) -> None:
     wanted = sorted(
         (request.tenant, draft.key, draft.key_hash, request.ids[position], n, position)
         for n, request in enumerate(batch.requests)
         for position, draft in enumerate(request.drafts)
-        if draft.key is not None
+        if draft.key is not None and request.parent is None
     )
     if not wanted:
         return
@@ -247,7 +264,7 @@ async def _unclaim_failed(connection: Connection, batch: Batch) -> None:
     rows = [
         (request.tenant, draft.key, task)
         for request in batch.requests
-        if request.error is not None
+        if request.error is not None and request.parent is None
         for draft, task, new in zip(request.drafts, request.ids, request.created, strict=True)
         if draft.key is not None and new
     ]

@@ -6,6 +6,7 @@ ordered again; attempts the agent holds and nobody knows are cancelled.
 
 from __future__ import annotations
 
+import secrets
 import time
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ from headway.errors import InvalidInput, NotFound, Unavailable, VersionMismatch
 from headway.logs import log
 from headway.store.database import Connection, Database
 from headway.store.queries import query
+from headway.wire import task_token
 from headway.wire.exchange import Control, Exchange, Order, Orders, Ref, Register, Registered
 
 RECONCILE_S = 5.0
@@ -75,21 +77,24 @@ class Exchanges:
             raise InvalidInput("capacity: an amount is out of range", field="capacity")
         effects = Effects()
 
-        async def work(connection: Connection) -> int:
+        async def work(connection: Connection) -> tuple[int, bytes]:
             effects.clear()
             old_boot = await connection.fetchval(_BOOT_OF, asked.name)
             capacity = msgspec.json.encode(asked.capacity).decode()
-            node: int = await connection.fetchval(_REGISTER, asked.name, asked.boot, capacity, asked.region, asked.version)
+            new_key = secrets.token_bytes(task_token.KEY_BYTES)
+            node, task_key = await connection.fetchrow(
+                _REGISTER, asked.name, asked.boot, capacity, asked.region, asked.version, new_key
+            )
             if old_boot not in (None, asked.boot):
                 await lose_tasks(connection, node, asked.name, self.definitions, effects)
-            return node
+            return node, task_key
 
-        node = await self.database.transact(work)
+        node, task_key = await self.database.transact(work)
         await self.fleet.refresh()
         self.bus.fleet()
         tell(self.bus, effects)
         log("node.registered", node=asked.name, id=node, boot=asked.boot, cpus=asked.capacity.cpus_milli / 1000)
-        return Registered(node, self.heartbeat_s, self.fence_s, self.hold_s, wire.PROTOCOL, version.VERSION)
+        return Registered(node, self.heartbeat_s, self.fence_s, self.hold_s, wire.PROTOCOL, version.VERSION, task_key)
 
     async def exchange(self, node: int, said: Exchange) -> Orders:
         """One call of an agent."""

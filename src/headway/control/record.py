@@ -14,10 +14,11 @@ from typing import Any
 
 import msgspec
 
+from headway.control import subtasks
 from headway.control.definitions import Definitions
 from headway.control.notices import keep_notices, tell_killed
 from headway.control.settle import Effects, settle
-from headway.domain.lifecycle import HELD, Outcome, State
+from headway.domain.lifecycle import BLAME, HELD, Blame, Outcome, State
 from headway.policy.retry import Counts, Step, Verdict, decide
 from headway.store.database import Connection
 from headway.store.queries import query
@@ -115,6 +116,7 @@ async def failures(
         return []
     rows = {row["id"]: row for row in await connection.fetch(_LOCK, sorted({f.id for _, f in finished}))}
     known = await definitions.load({row["definition"] for row in rows.values()})
+    await subtasks.refuse_circles(connection, rows, [report for _, report in finished])
     retried: list[tuple[Any, Finished, Verdict]] = []
     cancelled: list[tuple[Any, Finished, Verdict]] = []
     dead: list[tuple[Any, Finished, Verdict]] = []
@@ -143,7 +145,11 @@ async def _retry(connection: Connection, retried: list[tuple[Any, Finished, Verd
         return
     now = await connection.fetchval("select clock_timestamp()")
     rows = []
-    for row, _, verdict in retried:
+    suspended = []
+    for row, report, verdict in retried:
+        if report.outcome == Outcome.SUSPENDED:
+            suspended.append((row, report.waits, verdict.counts.requeues))
+            continue
         eligible = now + datetime.timedelta(seconds=verdict.delay_s)
         tolerance = row["start_by"] - row["eligible_at"]
         state = State.SCHEDULED if verdict.delay_s > 0 else State.READY
@@ -157,9 +163,12 @@ async def _retry(connection: Connection, retried: list[tuple[Any, Finished, Verd
         for row, report, _ in retried
     ]  # fmt: skip
     await connection.execute(_KEEP, *_columns(kept))
-    again = await connection.fetch(_RETRY, *_columns(rows))
-    effects.now_ready([row for row in again if row["state"] == State.READY])
-    effects.scheduled |= any(row["state"] == State.SCHEDULED for row in again)
+    await subtasks.suspend(connection, suspended, effects)
+    if rows:
+        await subtasks.failed(connection, [row["id"] for row, report, _ in retried if BLAME[Outcome(report.outcome)] in _ITS_OWN])
+        again = await connection.fetch(_RETRY, *_columns(rows))
+        effects.now_ready([row for row in again if row["state"] == State.READY])
+        effects.scheduled |= any(row["state"] == State.SCHEDULED for row in again)
 
 
 async def _cancel(
@@ -214,6 +223,7 @@ def _count(effects: Effects, ended: list[Any], state: State, reports: dict[int, 
             effects.levels.end(row["tree"], row["level"], state, began_ms=report.started_ms, ended_ms=report.ended_ms)
 
 
+_ITS_OWN = (Blame.TASK, Blame.RESOURCE)
 _VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\d+|'[^']*'|\"[^\"]*\"")
 
 

@@ -56,6 +56,7 @@ class Outcome(IntEnum):
     NODE_LOST = 11
     RUNNER_CRASHED = 12
     NOT_STARTABLE = 13  # no interpreter, no function, preparation failed
+    SUSPENDED = 14  # waits for subtasks it submitted, and holds nothing meanwhile
 
     @property
     def word(self) -> str:
@@ -84,6 +85,7 @@ BLAME: dict[Outcome, Blame] = {
     Outcome.NODE_LOST: Blame.NODE,
     Outcome.RUNNER_CRASHED: Blame.TASK,
     Outcome.NOT_STARTABLE: Blame.TASK,
+    Outcome.SUSPENDED: Blame.NOBODY,
 }
 
 
@@ -100,6 +102,7 @@ class Event(Enum):
     RESUME = "resume"
     RETRY = "retry"  # an attempt failed and another is allowed
     LOSE = "lose"  # its node is gone
+    SUSPEND = "suspend"  # it waits for its subtasks
     SUCCEED = "succeed"
     FAIL = "fail"
     CANCEL = "cancel"
@@ -136,6 +139,7 @@ TRANSITIONS: dict[Event, Move] = {
         *HELD, to=(State.SCHEDULED, State.READY, State.PAUSED), because="an attempt ended, another is allowed, now or when resumed"
     ),
     Event.LOSE: move(*HELD, to=(State.READY, State.PAUSED), because="its node is gone, another run is allowed"),
+    Event.SUSPEND: move(*HELD, to=(State.BLOCKED, State.READY), because="it waits for subtasks that it submitted"),
     Event.SUCCEED: move(*HELD, to=State.SUCCEEDED, because="an attempt succeeded"),
     Event.FAIL: move(*WAITING, *HELD, to=State.FAILED, because="out of attempts, or impossible"),
     Event.CANCEL: move(*WAITING, *HELD, to=State.CANCELLED, because="a person or a program asked"),

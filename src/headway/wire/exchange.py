@@ -34,6 +34,7 @@ class Registered(msgspec.Struct):
     hold_s: float  # how long a server may ask to hold on while the database is away
     protocol: int
     version: str
+    task_key: bytes = b""  # with it the agent makes the tokens of the attempts it runs (wire/task_token.py)
 
 
 class Started(msgspec.Struct, array_like=True):
@@ -59,6 +60,7 @@ class Finished(msgspec.Struct, array_like=True):
     max_memory: int | None = None
     read_bytes: int | None = None  # from storage, as far as the kernel says
     written_bytes: int | None = None
+    waits: list[int] = []  # suspended: the subtasks it waits for
 
 
 class Excess(msgspec.Struct):

@@ -75,6 +75,8 @@ class TaskView(msgspec.Struct):
     paused_since: datetime.datetime | None = None  # since when somebody wants it paused; it is when its state says so
     failures: dict[str, int] = {}  # by blame: task, resource, node, requeues
     isolation: str = "none"
+    parent: str | None = None  # the running task that submitted it
+    subtasks: list[str] = []  # what it submitted itself, in the order of ids; only when asked for, the first 1,000
 
 
 class AttemptView(msgspec.Struct):

@@ -4,10 +4,11 @@ select boot from node where name = $1 for update;
 
 -- name: register
 -- An agent announces its machine; the same name is the same node.
-insert into node (name, boot, capacity, region, version) values ($1, $2, $3::jsonb, $4, $5)
+insert into node (name, boot, capacity, region, version, task_key) values ($1, $2, $3::jsonb, $4, $5, $6)
 on conflict (name) do update set boot = excluded.boot, capacity = excluded.capacity, region = excluded.region,
-    version = excluded.version, state = 0, seen_at = clock_timestamp(), registered_at = clock_timestamp()
-returning id;
+    version = excluded.version, state = 0, seen_at = clock_timestamp(), registered_at = clock_timestamp(),
+    task_key = case when node.boot = excluded.boot then coalesce(node.task_key, excluded.task_key) else excluded.task_key end
+returning id, task_key;
 
 -- name: heartbeat
 -- Nodes that live. A boot that was declared lost or replaced gets no row back.
