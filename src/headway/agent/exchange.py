@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -94,6 +95,15 @@ class Servers:
             await http.close()
 
 
+@dataclass(eq=False, slots=True)
+class _News:
+    """A part of a report of the supervisor."""
+
+    number: int  # of the report
+    part: Part
+    sent: bool = False  # and not yet answered
+
+
 class ExchangeSide:
     def __init__(self, servers: Servers, link: Link, register: Register, log: Callable[..., None]) -> None:
         self.servers, self.link, self.log = servers, link, log
@@ -104,7 +114,7 @@ class ExchangeSide:
         self.draining = False
         self.renewed = 0.0  # when the last heartbeat was sent that a server committed
         self._sequence = int(boottime() * 1e6)  # above any of an earlier exchange side of the same boot
-        self._parts: list[tuple[int, Part]] = []  # with the number of their report; they stay until they are answered
+        self._parts: list[_News] = []  # they stay until they are answered
         self._news = asyncio.Event()
         self._reported_at = 0.0
         self._refusals = 0
@@ -122,7 +132,7 @@ class ExchangeSide:
 
     def hear(self, message: object) -> None:
         if isinstance(message, Report):
-            self._parts += [(message.number, part) for part in message.parts]
+            self._parts += [_News(message.number, part) for part in message.parts]
             self._news.set()
         elif isinstance(message, Taken):
             if (taken := self._taken.pop(message.number, None)) is not None and not taken.done():
@@ -143,7 +153,7 @@ class ExchangeSide:
             await self._register()
             try:
                 async with asyncio.TaskGroup() as group:
-                    for conversation in (self._poll, self._report, self._beat, self._until_new_boot):
+                    for conversation in (self._poll, self._report, self._report, self._beat, self._until_new_boot):
                         group.create_task(conversation())
             except* Refused as refused:
                 self.log("agent.registers_again", reason=str(refused.exceptions[0]))
@@ -204,20 +214,37 @@ class ExchangeSide:
                 await self._accept(answer, self.boot)
 
     async def _report(self) -> None:
+        """Two of these run: while one report is being committed, the next may already be on its way."""
         while True:
-            while not self._parts:
+            while not self._sendable():
                 self._news.clear()
                 await self._news.wait()
             await self._gather()
-            count = self._portion()
-            answer = await self._say([part for _, part in self._parts[:count]])
+            news = self._sendable()
+            for one in news:
+                one.sent = True
+            try:
+                answer = await self._say([one.part for one in news]) if news else None
+            finally:
+                for one in news:
+                    one.sent = False
             if answer is None:
                 continue
-            last = self._parts[count - 1][0]
-            del self._parts[:count]
-            whole = not self._parts or self._parts[0][0] > last
-            self.link.send(Reported(last if whole else last - 1))
+            done = set(news)
+            self._parts = [one for one in self._parts if one not in done]
+            self.link.send(Reported(self._parts[0].number - 1 if self._parts else news[-1].number))
+            self._news.set()  # what could not go beside this one may go now
             await self._accept(answer, self.boot)
+
+    def _sendable(self) -> list[_News]:
+        """The next report. Beside another only when both are nothing but ends, and many: what a task said must not come after its end,
+        and two small reports cost more than one."""
+        waiting = [one for one in self._parts if not one.sent]
+        if len(waiting) < len(self._parts) and (
+            sum(one.part.count for one in waiting) < SHORT or any(one.part.field != "finished" for one in self._parts)
+        ):
+            return []
+        return waiting[: self._portion(waiting)]
 
     async def _say(self, parts: list[Part]) -> bytes | None:
         """One report. When a server keeps refusing it, the parts go one by one, so that one that it cannot store does not
@@ -234,21 +261,21 @@ class ExchangeSide:
     async def _gather(self) -> None:
         now = asyncio.get_running_loop().time()
         wait = self._reported_at + REPORT_GAP_S - now
-        if wait > 0 and sum(part.count for _, part in self._parts) < SHORT:
+        if wait > 0 and sum(one.part.count for one in self._parts) < SHORT:
             await asyncio.sleep(wait)
             now += wait
         self._reported_at = now
 
-    def _portion(self) -> int:
-        """How many parts go into one call."""
+    def _portion(self, waiting: list[_News]) -> int:
+        """How many of them go into one call."""
         if self._refusals >= PATIENCE:
             return 1
         size = 0
-        for count, (_, part) in enumerate(self._parts, 1):
-            size += len(part.items)
+        for count, one in enumerate(waiting, 1):
+            size += len(one.part.items)
             if size >= REPORT_BYTES:
                 return count
-        return len(self._parts)
+        return len(waiting)
 
     async def _beat(self) -> None:
         due = asyncio.get_running_loop().time()

@@ -23,6 +23,7 @@ _EARLIEST_MS = 946_684_800_000  # the year 2000
 MAX_TEXT = 500
 MAX_ERROR = 256 * 1024  # characters of a message or traceback
 BATCH = 4_000
+LANES = 2
 
 
 @dataclass
@@ -34,7 +35,7 @@ class _Waiting:
 
 @dataclass
 class ReportDesk:
-    """One queue, one writer."""
+    """One queue, two writers: one report is read while the other is being committed."""
 
     database: Database
     definitions: Definitions
@@ -51,6 +52,11 @@ class ReportDesk:
         await asyncio.shield(waiting.done)
 
     async def run(self) -> None:
+        async with asyncio.TaskGroup() as lanes:
+            for _ in range(LANES):
+                lanes.create_task(self._lane())
+
+    async def _lane(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
