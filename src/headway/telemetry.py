@@ -32,6 +32,7 @@ _WAIT_SECONDS = Histogram(
     registry=registry,
     buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 1, 10, 60, 600),
 )
+_PREEMPTED = Total("headway_tasks_preempted", "Tasks that made room for others", ["mode"], registry=registry)
 _TOP_K = Gauge("headway_top_k", "Most tasks handed out in one round", registry=registry)
 _LEADS = Gauge("headway_leader", "1 when this server leads the duty", ["duty"], registry=registry)
 QUEUE_DEPTH = Gauge("headway_queue_depth", "Waiting tasks", ["queue", "state"], registry=registry)
@@ -78,6 +79,11 @@ def planned(count: int, seconds: float, top_k: int) -> None:
     totals["leased"] += count
     _PLAN_SECONDS.observe(seconds)
     _TOP_K.set(top_k)
+
+
+def preempted(modes: Iterable[str]) -> None:
+    for mode in modes:
+        _PREEMPTED.labels(mode=mode).inc()
 
 
 def waited(seconds: float) -> None:

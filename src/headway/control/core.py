@@ -27,6 +27,7 @@ from headway.control.identity import IdSource
 from headway.control.leader import Leader
 from headway.control.notifier import Notifier
 from headway.control.planner import Planner
+from headway.control.preemption import Preemption
 from headway.control.rates import Rates
 from headway.control.reaper import Reaper
 from headway.control.reports import ReportDesk
@@ -89,6 +90,7 @@ class Core:
         )
         self.actions = Actions(database, self.definitions, self.fleet, self.tenants, bus)
         self.steering = Steering(database, bus)
+        self.preemption = Preemption(database, self.leader, self.planner, self.definitions, bus, clock)
         self.waiting = Waiting(database, bus)
         self.timekeeper = Timekeeper(database, self.leader, bus)
         self.starter = Starter(self.drafts, self.definitions, self.ids, clock, bus)
@@ -119,9 +121,11 @@ class Core:
         firing = Loop("timekeeper", self.leader, self.firing.run_once)
         self.bus.on_scheduled += [timekeeper.wake.set, firing.wake.set]
         planner = Loop("planner", self.leader, self._plan, wake=self.planner.wake, step_down=self.planner.step_down)
+        preemption = Loop("planner", self.leader, self.preemption.run_once)
+        self.preemption.wake = preemption.wake.set
         loops: list[Callable[[], Awaitable[None]]] = [
             self.admission.run, self.desk.run, self.heartbeats.run, self.notifier.run, self.waiting.run, self._beats, planner.run,
-            timekeeper.run, firing.run, Loop("reaper", self.leader, self.reaper.run_once).run,
+            timekeeper.run, firing.run, preemption.run, Loop("reaper", self.leader, self.reaper.run_once).run,
             Loop("archivist", self.leader, self.archivist.run_once).run,
         ]  # fmt: skip
         self._tasks = [asyncio.ensure_future(_forever(loop)) for loop in loops]

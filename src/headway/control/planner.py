@@ -7,6 +7,7 @@ itself is policy.placement.place, a function of heads and room.
 from __future__ import annotations
 
 import asyncio
+import datetime
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from headway.domain.resources import Capacity
 from headway.policy.order import Group, Head, Key
 from headway.policy.pace import Pace
 from headway.policy.placement import NodeRoom, Placed, need_of, place
+from headway.policy.preemption import Space
 from headway.store.database import Database
 from headway.store.queries import query
 from headway.wire.exchange import Order
@@ -168,6 +170,23 @@ class Planner:
         """What was assumed of these nodes is wrong: count in the database."""
         self._recount |= nodes
         self.wake.set()
+
+    # What pre-emption asks
+
+    def late(self, before: datetime.datetime, most: int) -> list[tuple[Group, Key]]:
+        """The first task of each group that should have begun by then, the most overdue first."""
+        firsts = ((group, head.first()) for group, head in self.heads.items())
+        return sorted(((g, key) for g, key in firsts if key is not None and key[0] <= before), key=lambda late: late[1])[:most]
+
+    def spaces(self) -> list[Space]:
+        """Every node with what is free there."""
+        return [Space(room.id, tuple(room.free), room.capacity, room.accepting) for room in self.rooms.values()]
+
+    def given(self, group: Group, key: Key, node: int) -> None:
+        """This task was given away, or is not what we thought: look again at its group and its node."""
+        if (head := self.heads.get(group)) is not None:
+            head.look_again_from(key)
+        self.recount({node})
 
     def talking(self) -> dict[int, Session]:
         """The sessions of now: a plan made for one boot of a node is not for the next."""

@@ -147,8 +147,7 @@ async def _resume(connection: Connection, row: Any, effects: Effects) -> Any:
         return None
     if row["hold_at"] is None:
         if state is State.PAUSED:
-            other = await connection.fetchval(_PREEMPTED, row["id"])
-            raise Conflict(f"task {row['id']} made room for task {other}", hint="it goes on by itself when there is room again")
+            raise Conflict(f"task {row['id']} made room for a more urgent one", hint="it goes on by itself when there is room again")
         return None
     await connection.execute(_UNHOLD, task)
     if await connection.fetchval(_PREEMPTED, row["id"]) is not None:

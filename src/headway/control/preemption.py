@@ -1,0 +1,275 @@
+"""Making room for urgent tasks on a full fleet, and giving it back (E9).
+
+Runs where the planner runs, under its epoch. Who stops for whom is policy.preemption.choose. In one transaction the victims are told
+to stop and the late task is leased to their node; its agent begins it as soon as they stand still. A frozen victim keeps its own
+room in the planner's books, so nobody else can take it: when the late task has left, the victim goes on.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from headway import telemetry
+from headway.control.bus import Bus
+from headway.control.clock import Clock
+from headway.control.definitions import Definitions
+from headway.control.leader import Leader
+from headway.control.notices import tell_each
+from headway.control.planner import Planner
+from headway.control.settle import Effects, tell
+from headway.domain.lifecycle import State
+from headway.domain.resources import fits
+from headway.domain.task import Category
+from headway.policy.order import Group, Key
+from headway.policy.preemption import Candidate, Choice, Late, Mode, choose
+from headway.store.database import Connection, Database
+from headway.store.queries import query
+
+LOOK_S = 0.25
+PATIENCE_S = 0.2  # the planner has had its chance
+RELOAD_S = 10.0  # how often to look for loans nobody here remembers
+GRACE_S = 5.0  # for a checkpoint
+LONGEST_LOAN_S = 60.0  # for so long one pause serves one late task after another
+MOST_LATE = 20  # looked at in one round
+MOST_NODES = 200
+MOST_CANDIDATES = 500
+
+_LATE = query("preemption.late")
+_CANDIDATES = query("preemption.candidates")
+_LOCK = query("preemption.lock")
+_NOTE = query("preemption.note")
+_LEND = query("preemption.lend")
+_OPEN = query("preemption.open")
+_PASS_ON = query("preemption.pass_on")
+_BACK = query("preemption.back")
+_FORGET = query("preemption.forget")
+_ASK = query("control.ask")
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A late task as the policy sees it, and where it stands in the planner's books."""
+
+    late: Late
+    group: Group
+    key: Key
+
+
+@dataclass
+class Preemption:
+    database: Database
+    leader: Leader
+    planner: Planner
+    definitions: Definitions
+    bus: Bus
+    clock: Clock
+    wake: Callable[[], None] = lambda: None
+    _lent: set[int] = field(default_factory=set)  # tasks that others stopped for
+    _epoch: int = -1
+    _reloaded: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.bus.on_ended.append(self._ended)
+
+    def _ended(self, ids: list[int]) -> None:
+        if self._lent and not self._lent.isdisjoint(ids):
+            self.wake()
+
+    async def run_once(self) -> float:
+        """One look: give back what is no longer needed, then make room for who is late."""
+        now, epoch = time.monotonic(), self.leader.epoch("planner")
+        late = await self._late()
+        if self._lent or epoch != self._epoch or now - self._reloaded > RELOAD_S:
+            self._epoch, self._reloaded = epoch, now
+            late = await self._give_back(late)
+        if late:
+            await self._make_room(late)
+        return LOOK_S
+
+    # Who is late
+
+    async def _late(self) -> list[Waiting]:
+        """Waiting tasks that should have begun and that no node has room for, the most overdue first."""
+        before = self.clock.now() - datetime.timedelta(seconds=PATIENCE_S)
+        overdue = self.planner.late(before, MOST_LATE)
+        if not overdue:
+            return []
+        async with self.database.hot() as connection:
+            rows = {row["id"]: row for row in await connection.fetch(_LATE, [key[2] for _, key in overdue])}
+        found = []
+        for group, key in overdue:
+            row, asked = rows.get(key[2]), self.definitions.shapes.get(group[1])
+            if row is not None and asked is not None and row["shape"] == group[1]:
+                late = Late(key[2], asked, row["category"] == Category.URGENT, row["cap_ms"] / 1000)
+                found.append(Waiting(late, group, key))
+        return found
+
+    # Making room
+
+    async def _make_room(self, late: list[Waiting]) -> None:
+        spaces = self.planner.spaces()
+        wide = [waiting for waiting in late if waiting.late.id not in self._lent]
+        nodes = [s.node for s in spaces if s.accepting and any(fits(w.late.asked, s.capacity) for w in wide)][:MOST_NODES]
+        if not nodes:
+            return
+        candidates, attempts = await self._candidates(nodes)
+        for waiting in wide:
+            choice = choose(waiting.late, [s for s in spaces if s.node in nodes], candidates) if candidates else None
+            if choice is not None and await self._stop(choice, waiting, attempts):
+                candidates = [c for c in candidates if c.node != choice.node]  # its room has changed: next round
+
+    async def _candidates(self, nodes: list[int]) -> tuple[list[Candidate], dict[int, int]]:
+        async with self.database.hot() as connection:
+            rows = await connection.fetch(_CANDIDATES, nodes, MOST_CANDIDATES)
+        known = await self.definitions.load(row["definition"] for row in rows)
+        found, attempts = [], {}
+        for row in rows:
+            definition = known[row["definition"]].definition
+            if definition.rules.preemptible:
+                attempts[row["id"]] = row["attempt"]
+                found.append(
+                    Candidate(
+                        row["id"], row["node"], definition.resources.amounts(), row["cap_ms"] / 1000, row["ran_s"], row["unsaved_s"],
+                        freezable=not definition.content.image, times=row["times"], away_s=row["away_s"], back_s=row["back_s"],
+                    )
+                )  # fmt: skip
+        return found, attempts
+
+    async def _stop(self, choice: Choice, waiting: Waiting, attempts: dict[int, int]) -> bool:
+        """Tell the victims to stop and lease the late task to their node; False when something has changed meanwhile."""
+        victims = sorted(choice.victims)
+        effects = Effects()
+        sessions = self.planner.talking()
+
+        async def work(connection: Connection) -> Any:
+            effects.clear()
+            await self.leader.fence(connection, "planner")
+            rows = {row["id"]: row for row in await connection.fetch(_LOCK, sorted([*victims, choice.late]))}
+            if not all(_still(rows.get(victim), choice.node, attempts[victim]) for victim in victims):
+                return None
+            lent = await connection.fetchrow(_LEND, choice.late, choice.node, waiting.group[1])
+            if lent is None:
+                return None
+            modes = [choice.victims[victim] for victim in victims]
+            await connection.execute(_NOTE, victims, [attempts[v] for v in victims], modes, choice.node, choice.late)
+            words = ["pause" if mode is Mode.FREEZE else "yield" for mode in modes]
+            graces = ["" if mode is Mode.FREEZE else str(GRACE_S) for mode in modes]
+            await connection.fetch(_ASK, victims, [attempts[v] for v in victims], [choice.node] * len(victims), words, graces)
+            events = [(rows[v]["tenant"], "task.preempted", v, {"mode": choice.victims[v].value}) for v in victims]
+            await tell_each(connection, events, effects)
+            return lent
+
+        lent = await self.database.transact(work)
+        if lent is None:
+            self.planner.given(waiting.group, waiting.key, choice.node)
+            return False
+        self._lent.add(choice.late)
+        telemetry.preempted([mode.value for mode in choice.victims.values()])
+        self._told(lent, waiting, choice.node, sessions)
+        tell(self.bus, effects)
+        return True
+
+    def _told(self, lent: Any, waiting: Waiting, node: int, sessions: Any) -> None:
+        self.bus.control([node])
+        self.planner.dispatch([lent], sessions)
+        self.planner.given(waiting.group, waiting.key, node)
+
+    # Giving it back
+
+    async def _give_back(self, late: list[Waiting]) -> list[Waiting]:
+        """Victims whose room is no longer needed go on, or serve another late task first; returns who is still late."""
+        async with self.database.hot() as connection:
+            rows = await connection.fetch(_OPEN)
+        self._lent = {row["beneficiary"] for row in rows if row["needed"]}
+        over: dict[int, list[Any]] = {}
+        for row in rows:
+            if row["held"] and not row["needed"] and row["mode"] == Mode.FREEZE:
+                over.setdefault(row["beneficiary"], []).append(row)
+        for beneficiary, owners in over.items():
+            taken = await self._pass_on(beneficiary, owners, late)
+            if taken is None:
+                await self._resume(owners)
+            else:
+                late = [waiting for waiting in late if waiting is not taken]
+        if any(not row["held"] for row in rows):
+            await self._forget()
+        return late
+
+    async def _pass_on(self, beneficiary: int, owners: list[Any], late: list[Waiting]) -> Waiting | None:
+        """One pause serves late tasks one after another, for a while; each must fit where the last one was."""
+        node = owners[0]["node"]
+        if any(row["state"] != State.PAUSED or row["away_s"] > LONGEST_LOAN_S for row in owners):
+            return None
+        space = next((s for s in self.planner.spaces() if s.node == node and s.accepting), None)
+        if space is None:
+            return None
+        await self.definitions.load_shapes(row["shape"] for row in owners)
+        room = list(space.free)
+        for row in owners:
+            for i in (0, 3, 4):
+                room[i] += self.definitions.shapes[row["shape"]].amounts()[i]
+        for waiting in late:
+            asked = waiting.late.asked
+            fitting = all(need <= there for need, there in zip(asked.amounts(), room, strict=True))
+            if waiting.late.urgent and fitting and fits(asked, space.capacity) and await self._lend_again(beneficiary, waiting, node):
+                return waiting
+        return None
+
+    async def _lend_again(self, beneficiary: int, waiting: Waiting, node: int) -> bool:
+        sessions = self.planner.talking()
+
+        async def work(connection: Connection) -> Any:
+            await self.leader.fence(connection, "planner")
+            lent = await connection.fetchrow(_LEND, waiting.late.id, node, waiting.group[1])
+            if lent is not None:
+                await connection.execute(_PASS_ON, beneficiary, waiting.late.id, node)
+            return lent
+
+        lent = await self.database.transact(work)
+        if lent is None:
+            return False
+        self._lent.add(waiting.late.id)
+        self._told(lent, waiting, node, sessions)
+        return True
+
+    async def _resume(self, owners: list[Any]) -> None:
+        """They go on, unless a person paused them meanwhile: then they are that person's."""
+
+        async def work(connection: Connection) -> list[int]:
+            await self.leader.fence(connection, "planner")
+            rows = await connection.fetch(_LOCK, sorted(row["task"] for row in owners))
+            held = {row["task"]: row for row in owners}
+            going = [r for r in rows if r["hold_at"] is None and _is(r, held[r["id"]])]
+            if going:
+                n = len(going)
+                tasks, attempts, nodes = zip(*((r["id"], r["attempt"], r["node"]) for r in going), strict=True)
+                await connection.fetch(_ASK, list(tasks), list(attempts), list(nodes), ["resume"] * n, [""] * n)
+            await connection.execute(_BACK, [row["task"] for row in owners])
+            return [row["node"] for row in going]
+
+        self.bus.control(await self.database.transact(work))
+
+    async def _forget(self) -> None:
+        async def work(connection: Connection) -> None:
+            await self.leader.fence(connection, "planner")
+            await connection.execute(_FORGET)
+
+        await self.database.transact(work)
+
+
+def _still(row: Any, node: int, attempt: int) -> bool:
+    """Whether a victim is as it was chosen."""
+    return (
+        row is not None
+        and (row["node"], row["attempt"], row["state"]) == (node, attempt, State.RUNNING)
+        and row["hold_at"] is None
+        and row["cancel_at"] is None
+    )
+
+
+def _is(row: Any, owner: Any) -> bool:
+    return (row["node"], row["attempt"]) == (owner["node"], owner["attempt"]) and row["cancel_at"] is None

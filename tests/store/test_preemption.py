@@ -1,0 +1,173 @@
+"""Room for urgent tasks on a full fleet, lent by long ones and given back to them (E9)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from headway.control.core import Core
+from headway.domain.lifecycle import Outcome, State
+from headway.errors import Conflict
+from headway.wire.exchange import Control, Notice, Order
+from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of, submit
+
+WHOLE = {"cpus": 2, "memory": "1GiB"}  # all the CPU of a scripted node, a part of its memory
+LONG = {"execution_cap": "20h", "resources": WHOLE}
+URGENT = {"category": "urgent", "resources": WHOLE, "execution_cap": "2s"}
+
+
+async def begin(core: Core, agent: ScriptedAgent, **fields: Any) -> Order:
+    await submit(core, function(**fields))
+    [order] = await agent.orders()
+    await agent.start(order)
+    return order
+
+
+async def next_of(agent: ScriptedAgent) -> tuple[list[Order], list[Control]]:
+    """The next orders and controls, acknowledged."""
+    async with asyncio.timeout(10):
+        while True:
+            reply = await agent.say(wait_s=2.0)
+            if reply.orders or reply.controls:
+                await agent.say(received=[(order.id, order.attempt) for order in reply.orders])
+                return reply.orders, reply.controls
+
+
+async def gather(agent: ScriptedAgent, *, orders: int = 0, controls: int = 0) -> tuple[list[Order], list[Control]]:
+    got: tuple[list[Order], list[Control]] = ([], [])
+    while len(got[0]) < orders or len(got[1]) < controls:
+        new = await next_of(agent)
+        got[0].extend(new[0])
+        got[1].extend(new[1])
+    return got
+
+
+async def confirm(agent: ScriptedAgent, control: Control, kind: str) -> None:
+    await agent.say(notices=[Notice(control.id, control.attempt, kind, control.number)])
+
+
+async def test_a_long_task_is_frozen_for_an_urgent_one_and_goes_on_after_it(dsn: str) -> None:
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        long = await begin(core, agent, **LONG)
+        [urgent] = (await submit(core, function(**URGENT))).ids
+        [order], [control] = await gather(agent, orders=1, controls=1)
+        assert order.id == urgent
+        assert (control.id, control.word) == (long.id, "pause")
+        await confirm(agent, control, "paused")
+        assert await state_of(core, long.id) == State.PAUSED
+        with pytest.raises(Conflict, match="more urgent"):
+            await core.steering.resume(long.id, None)
+        await agent.succeed(order)
+        _, [control] = await gather(agent, controls=1)
+        assert (control.id, control.word) == (long.id, "resume")
+        await confirm(agent, control, "resumed")
+        await agent.succeed(long)
+        assert await state_of(core, long.id) == State.SUCCEEDED
+        async with core.database.cold() as connection:
+            row = await connection.fetchrow("select requeues, attempt from task_history where id = $1", long.id)
+            kinds = [r["kind"] for r in await connection.fetch("select kind from event where $1 = any (tasks) order by seq", long.id)]
+        assert tuple(row) == (0, 1)
+        assert kinds == ["task.preempted", "task.paused", "task.resumed", "task.succeeded"]
+
+
+async def test_without_memory_beside_it_the_long_task_is_queued_again_and_uses_no_attempt(dsn: str) -> None:
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        all_memory = {"cpus": 2, "memory": "12GiB"}
+        long = await begin(core, agent, execution_cap="20h", resources=all_memory)
+        [urgent] = (await submit(core, function(category="urgent", resources=all_memory))).ids
+        [order], [control] = await gather(agent, orders=1, controls=1)
+        assert order.id == urgent
+        assert (control.id, control.word, float(control.argument) > 0) == (long.id, "yield", True)
+        await confirm(agent, control, "yielding")
+        await agent.fail(long, Outcome.PRE_EMPTED)
+        assert await state_of(core, long.id) == State.READY
+        await agent.succeed(order)
+        [again] = await agent.orders()
+        assert (again.id, again.attempt) == (long.id, 2)
+        await agent.succeed(again)
+        assert await state_of(core, long.id) == State.SUCCEEDED
+
+
+async def test_who_forbids_it_and_who_is_urgent_is_not_stopped(dsn: str) -> None:
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        half = {"cpus": 1, "memory": "1GiB"}
+        await begin(core, agent, execution_cap="20h", resources=half, preemptible=False)
+        await begin(core, agent, execution_cap="20h", resources=half, category="urgent")
+        [urgent] = (await submit(core, function(category="urgent", resources=half))).ids
+        await asyncio.sleep(1.0)  # several looks of the duty
+        assert not (await agent.say()).controls
+        assert await state_of(core, urgent) == State.READY
+
+
+async def test_one_pause_serves_urgent_tasks_one_after_another(dsn: str) -> None:
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        long = await begin(core, agent, **LONG)
+        ids = set((await submit(core, *(function(**URGENT) for _ in range(3)))).ids)
+        [order], [control] = await gather(agent, orders=1, controls=1)
+        await confirm(agent, control, "paused")
+        for left in (2, 1, 0):
+            ids.remove(order.id)
+            await agent.succeed(order)
+            if left:
+                [order], controls = await gather(agent, orders=1)
+                assert not controls
+        _, [control] = await gather(agent, controls=1)
+        assert (control.id, control.word, ids) == (long.id, "resume", set())
+
+
+async def test_another_server_gives_the_room_back_when_the_one_that_lent_it_is_gone(dsn: str) -> None:
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        long = await begin(core, agent, **LONG)
+        await submit(core, function(**URGENT))
+        [order], [control] = await gather(agent, orders=1, controls=1)
+        await confirm(agent, control, "paused")
+    async with engine(dsn, holder="another") as other:
+        agent.core = other
+        await agent.succeed(order)
+        _, [control] = await gather(agent, controls=1)
+        assert (control.id, control.word) == (long.id, "resume")
+
+
+async def test_a_person_who_pauses_a_task_that_made_room_keeps_it_paused(dsn: str) -> None:
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        long = await begin(core, agent, **LONG)
+        await submit(core, function(**URGENT))
+        [order], [control] = await gather(agent, orders=1, controls=1)
+        await confirm(agent, control, "paused")
+        assert await core.steering.pause(long.id, None) is None
+        await agent.succeed(order)
+
+        async def given_back() -> bool:
+            async with core.database.cold() as connection:
+                return bool(await connection.fetchval("select true from preemption where resumed_at is not null"))
+
+        await eventually(given_back)
+        assert not (await agent.say()).controls
+        await core.steering.resume(long.id, None)
+        _, [control] = await gather(agent, controls=1)
+        assert control.word == "resume"
+
+
+async def test_when_the_node_is_lost_both_run_elsewhere(dsn: str) -> None:
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        long = await begin(core, agent, **LONG)
+        [urgent] = (await submit(core, function(**URGENT))).ids
+        _, [control] = await gather(agent, orders=1, controls=1)
+        await confirm(agent, control, "paused")
+        again = await ScriptedAgent(core).join()
+        [order] = await again.orders()
+        assert order.id == urgent
+        await again.succeed(order)
+        [order] = await again.orders()
+        assert order.id == long.id
+        await again.succeed(order)
+        assert await state_of(core, long.id) == State.SUCCEEDED
