@@ -4,6 +4,7 @@
     ├── InvalidInput            the request or file is wrong; says which field, what was expected
     │   ├── UnknownField        with did-you-mean
     │   ├── CyclicGraph         prints the cycle
+    │   ├── ImpossibleTree      can never keep its own schedule; names the chain of tasks
     │   └── TooLarge
     ├── UnsatisfiableResources  no node of the fleet could ever run it
     ├── IdempotencyConflict     the same key came with another payload
@@ -61,6 +62,11 @@ class UnknownField(InvalidInput):
 class CyclicGraph(InvalidInput):
     code = "cyclic_graph"
     title = "The dependencies form a cycle"
+
+
+class ImpossibleTree(InvalidInput):
+    code = "impossible_tree"
+    title = "The tree can never keep its schedule"
 
 
 class TooLarge(InvalidInput):

@@ -14,23 +14,30 @@ import msgspec
 
 from headway.api.dead import Which
 from headway.api.overview import NewKey, NewTenant
+from headway.api.schedules import Range
 from headway.api.steering import SignalName
 from headway.api.tasks import Edit, WaitFor
 from headway.api.trees import TreeSpec
+from headway.domain.schedule import Scheduled
 from headway.domain.task import TaskSpec
 from headway.version import VERSION
 from headway.wire.exchange import Exchange, Orders, Register, Registered
 from headway.wire.views import (
     Accepted,
     AcceptedMany,
+    AppliedView,
     AttemptView,
+    Backfilled,
     Changed,
     DeadGroup,
+    FiringView,
     NodeView,
     Page,
     Problem,
     QueueView,
     ResourcesView,
+    SchedulePage,
+    ScheduleView,
     Stats,
     TaskView,
     TreePage,
@@ -50,6 +57,8 @@ Parameter = tuple[str, dict[str, Any], str]
 _TEXT: dict[str, Any] = {"type": "string"}
 _FLAG: dict[str, Any] = {"type": "string", "enum": ["0", "1", "true", "false"]}
 _ID: dict[str, Any] = {"type": "string", "pattern": "^[0-9]{1,19}$"}
+_NUMBER: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
+_COUNT: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 100}
 _DURATION: dict[str, Any] = {"type": "string", "examples": ["30", "1m"]}
 _LIMIT: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": 1000}
 _FILTERS: tuple[Parameter, ...] = (
@@ -110,6 +119,19 @@ TABLE = (
     Route("get", "/v1/trees/{tree_id}", "A tree with its levels and tasks", TreeView, tag="trees",
           parameters=(("wait", _DURATION, "hold until something changed"), ("seen", _TEXT, "the ETag of the answer before"))),
     Route("post", "/v1/trees/{tree_id}/cancel", "Cancel all of a tree", TreeView, tag="trees"),
+    Route("get", "/v1/schedules", "Schedules", SchedulePage, tag="schedules",
+          parameters=(("limit", _LIMIT, "page size, 100 by default"), ("cursor", _NUMBER, "`next` of the page before"),
+                      ("next", _COUNT, "how many firings ahead to show, 1 by default"))),
+    Route("post", "/v1/schedules", "Apply one schedule or a list, all or none", list[AppliedView], body=(Scheduled, list[Scheduled]),
+          tag="schedules"),
+    Route("put", "/v1/schedules/{name}", "Apply a schedule; the same again changes nothing", AppliedView, body=Scheduled, tag="schedules"),
+    Route("get", "/v1/schedules/{name}", "One schedule with firings ahead and past", ScheduleView, tag="schedules",
+          parameters=(("next", _COUNT, "firings ahead, 5 by default"), ("past", _COUNT, "past firings, 10 by default"))),
+    Route("delete", "/v1/schedules/{name}", "Delete a schedule; runs under way go on", Changed, tag="schedules"),
+    Route("post", "/v1/schedules/{name}/pause", "Fire no more until it is resumed", ScheduleView, tag="schedules"),
+    Route("post", "/v1/schedules/{name}/resume", "Go on from now", ScheduleView, tag="schedules"),
+    Route("post", "/v1/schedules/{name}/trigger", "Run it now", FiringView, 201, tag="schedules"),
+    Route("post", "/v1/schedules/{name}/backfill", "Make up for moments that did not run", Backfilled, body=Range, tag="schedules"),
     Route("get", "/v1/nodes", "All nodes", list[NodeView], tag="nodes"),
     Route("post", "/v1/nodes", "An agent announces its machine", Registered, 201, Register, tag="nodes"),
     Route("get", "/v1/nodes/{name}", "One node, by name or number", NodeView, tag="nodes"),

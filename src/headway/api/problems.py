@@ -18,6 +18,7 @@ STATUS: dict[str, int] = {
     "invalid_input": 400,
     "unknown_field": 400,
     "cyclic_graph": 400,
+    "impossible_tree": 422,
     "too_large": 413,
     "unsatisfiable_resources": 422,
     "idempotency_conflict": 409,

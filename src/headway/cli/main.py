@@ -36,6 +36,7 @@ EXIT_CODES: dict[str, Exit] = {
     "invalid_input": Exit.BAD_FILE,
     "unknown_field": Exit.BAD_FILE,
     "cyclic_graph": Exit.BAD_FILE,
+    "impossible_tree": Exit.BAD_FILE,
     "too_large": Exit.BAD_FILE,
     "unsatisfiable_resources": Exit.BAD_FILE,
     "idempotency_conflict": Exit.BAD_FILE,
@@ -71,6 +72,8 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     "Work": {
         "run": Entry("run:app", "Run work and follow it; returns its exit code.", takes_command=True),
         "submit": Entry("submit:app", "Submit work and print its ids.", takes_command=True),
+        "apply": Entry("schedule:app", "Make schedules what a file says; applied again, nothing changes."),
+        "schedule": Entry("schedule:schedule", "Schedules: ls, show, pause, resume, trigger, backfill, delete."),
         "validate": Entry("files:app", "Check a task file; says line, column and what was expected."),
         "plan": Entry("files:app", "Show how a file's tasks would run: levels and critical path."),
         "schema": Entry("files:app", "Print the JSON Schema of task files, for editors."),

@@ -61,7 +61,7 @@ def run(
     from headway.cli.submit import note
     from headway.cli.work import read
 
-    work = read(file, terminal.rest, spec, params=param, inputs=inputs)
+    work = read(file, terminal.rest, spec, params=param, inputs=inputs, once=True)
     note(work)
     return asyncio.run(_run(terminal, work, logs=logs))
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headway.cli.terminal import Terminal, command, group
-from headway.errors import InvalidInput
 
 if TYPE_CHECKING:
     from headway.cli.session import Server
@@ -35,28 +34,43 @@ Inputs = Annotated[str | None, typer.Option("--inputs", help="One task for each 
         "headway submit --attempts 3 --execution-cap 10m --label team=web -- ./report.sh",
         "headway submit --function pages:render --input '{\"page\": 7}'",
         "headway submit --function pages:render --inputs pages.ndjson",
+        "headway submit --name tidy --schedule daily --timezone Europe/Berlin -- ./tidy.sh",
         "generate-tasks | headway submit -",
     ],
 )
-def submit(terminal: Terminal, spec: dict[str, Any], file: File = None, param: Params = None, inputs: Inputs = None) -> None:
-    """Submit work and print its ids."""
+def submit(
+    terminal: Terminal,
+    spec: dict[str, Any],
+    file: File = None,
+    param: Params = None,
+    inputs: Inputs = None,
+    schedule: Annotated[
+        str | None, typer.Option("--schedule", help="Run again: seconds, 10m, daily, cron.", metavar="WHEN")
+    ] = None,
+    timezone: Annotated[str | None, typer.Option("--timezone", help="Time zone of the schedule.", metavar="ZONE")] = None,
+    start: Annotated[str | None, typer.Option("--start", help="Not before this moment.", metavar="TIME")] = None,
+    end: Annotated[str | None, typer.Option("--end", help="Not after this moment.", metavar="TIME")] = None,
+    jitter: Annotated[str | None, typer.Option("--jitter", help="Each firing up to so much later.", metavar="DURATION")] = None,
+    overlap: Annotated[str | None, typer.Option("--overlap", help="skip, queue, replace or allow.")] = None,
+    misfire: Annotated[str | None, typer.Option("--misfire", help="skip, one or all.")] = None,
+) -> None:
+    """Submit work and print its ids. What has a schedule is kept and runs by it."""
+    from headway.cli.schedule import applied_line, apply_all, of_options
     from headway.cli.session import talk
     from headway.cli.work import read
 
+    when = {"timezone": timezone, "start": start, "end": end, "jitter": jitter, "overlap": overlap, "misfire": misfire}
     work = read(file, terminal.rest, spec, params=param, inputs=inputs)
-    if work.schedule is not None and work.schedule.every not in (0, "0"):
-        raise InvalidInput(
-            f"{file}: this version of Headway does not keep schedules",
-            where=file,
-            hint=f"`headway run {file}` runs it once, now",
-        )
+    of_options(work, file, schedule, {word: value for word, value in when.items() if value is not None})
     note(work)
 
     async def ask(server: Server) -> None:
+        kept = await apply_all(server, work.kept) if work.kept else []
         answers = await send(server, work)
-        ids = [one for answer in answers for one in ids_of(answer)]
-        value = answers[0] if len(answers) == 1 else answers
-        terminal.answer(value, ids=ids, table=lambda: "\n".join(_for_people(answer) for answer in answers))
+        ids = [one.name for one in kept] + [one for answer in answers for one in ids_of(answer)]
+        value = [*kept, *answers]
+        lines = [*(applied_line(one) for one in kept), *(_for_people(answer) for answer in answers)]
+        terminal.answer(value[0] if len(value) == 1 else value, ids=ids, table=lambda: "\n".join(lines))
 
     talk(terminal, ask)
 

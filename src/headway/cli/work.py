@@ -19,7 +19,7 @@ from headway.errors import InvalidInput
 
 if TYPE_CHECKING:
     from headway.domain.task import TaskSpec
-    from headway.treefile.model import Schedule, Tree
+    from headway.treefile.model import Tree
 
 _REMOTE = re.compile(r"(https?://|upload:|volume:)")
 LINES = (".ndjson", ".jsonl")
@@ -33,7 +33,7 @@ class Work:
     lines: bytes | None = None  # NDJSON of task specs
     task: dict[str, Any] | None = None  # a file whose top keys are a task's is one task, not a tree
     inputs: list[Any] | None = None  # the same task over these
-    schedule: Schedule | None = None
+    kept: list[dict[str, Any]] = field(default_factory=list)  # schedules, as the API takes them
     notes: list[str] = field(default_factory=list)  # what the file says and has no effect here
 
 
@@ -44,8 +44,9 @@ def read(
     *,
     params: Sequence[str] | None = None,
     inputs: str | None = None,
+    once: bool = False,
 ) -> Work:
-    """The work asked for; a usage error when it is none, or more than one thing."""
+    """The work asked for; a usage error when it is none, or more than one thing. `once`: schedules do not count."""
     if file is None:
         return _one(command, spec, inputs)
     if command:
@@ -56,9 +57,25 @@ def read(
     if file == "-" or file.endswith(LINES):
         return Work(lines=options.contents(file, "FILE").encode())
     found = trees(file, params)
+    return _now(found) if once else _with_schedules(found)
+
+
+def _with_schedules(found: list[Tree]) -> Work:
+    """What has a schedule is kept, the rest runs now. `schedule: 0` and no more is a run now, too."""
+    from headway.cli.schedule import bodies
+    from headway.treefile.schedules import is_once
+
+    kept = [tree.schedule is not None and not is_once(tree.schedule) for tree in found]
+    work = _now([tree for tree, keep in zip(found, kept, strict=True) if not keep])
+    work.kept = [body for tree, keep in zip(found, kept, strict=True) if keep for body in bodies(tree)]
+    work.notes = _notes(found)
+    return work
+
+
+def _now(found: list[Tree]) -> Work:
     if len(found) == 1 and len(found[0].tasks) == 1 and found[0].tasks[0].name == found[0].name:
-        return Work(task=said(found[0].tasks[0].spec), notes=_notes(found), schedule=found[0].schedule)
-    return Work(trees=found, notes=_notes(found), schedule=next((tree.schedule for tree in found if tree.schedule), None))
+        return Work(task=said(found[0].tasks[0].spec), notes=_notes(found))
+    return Work(trees=found, notes=_notes(found))
 
 
 def _notes(found: list[Tree]) -> list[str]:

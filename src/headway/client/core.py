@@ -34,15 +34,20 @@ from headway.errors import Unavailable
 from headway.wire.views import (
     Accepted,
     AcceptedMany,
+    AppliedView,
     AttemptView,
+    Backfilled,
     Changed,
     DeadGroup,
     EventView,
+    FiringView,
     LogLine,
     NodeView,
     Page,
     QueueView,
     ResourcesView,
+    SchedulePage,
+    ScheduleView,
     Stats,
     TaskView,
     TreeView,
@@ -240,6 +245,58 @@ class AsyncClient:
         """Delete dead letters for good, named as for retry_dead()."""
         return await self._to.ask("POST", "/v1/dead-letters/purge", Changed, body=encode(which), repeatable=True)
 
+    # -- schedules
+
+    async def apply(self, name: str, /, *, task: Spec | None = None, tasks: Iterable[Spec] | None = None, **when: Any) -> AppliedView:
+        """Make a schedule what this says; the same again changes nothing. `task`, or the `tasks` of a tree; `schedule` (0, seconds,
+        "daily", cron ...), `timezone`, `start`, `end`, `jitter`, `overlap`, `misfire`."""
+        body: dict[str, Any] = {**when}
+        if task is not None:
+            body["task"] = said(task)
+        if tasks is not None:
+            body["tasks"] = [said(each) for each in tasks]
+        return await self._to.ask("PUT", _schedule(name), AppliedView, body=encode(body), timeout=BULK_TIMEOUT)
+
+    async def apply_many(self, schedules: Iterable[Mapping[str, Any]]) -> list[AppliedView]:
+        """Apply many schedules, each a mapping as apply() takes it, with its name; all or none."""
+        body = encode(list(schedules))
+        return await self._to.ask("POST", "/v1/schedules", list[AppliedView], body=body, repeatable=True, timeout=BULK_TIMEOUT)
+
+    async def schedules(self) -> list[ScheduleView]:
+        """All of them, with the next firing of each."""
+        found: list[ScheduleView] = []
+        cursor: str | None = None
+        while True:
+            page = await self._to.ask("GET", "/v1/schedules", SchedulePage, query={"limit": 1000, "cursor": cursor})
+            found += page.schedules
+            cursor = page.next
+            if cursor is None:
+                return found
+
+    async def schedule(self, name: str, *, next: int = 5, past: int = 10) -> ScheduleView:
+        """One schedule with its next firings and its past ones."""
+        return await self._to.ask("GET", _schedule(name), ScheduleView, query={"next": next, "past": past})
+
+    async def pause_schedule(self, name: str) -> ScheduleView:
+        return await self._to.ask("POST", _schedule(name, "pause"), ScheduleView, repeatable=True)
+
+    async def resume_schedule(self, name: str) -> ScheduleView:
+        return await self._to.ask("POST", _schedule(name, "resume"), ScheduleView, repeatable=True)
+
+    async def trigger(self, name: str) -> FiringView:
+        """Run it now; `run` of the answer is the id of its task or tree."""
+        return await self._to.ask("POST", _schedule(name, "trigger"), FiringView)
+
+    async def backfill(
+        self, name: str, since: datetime.datetime | str, until: datetime.datetime | str, *, overlap: str = "queue"
+    ) -> Backfilled:
+        """Make up for the moments from `since` on and before `until` that did not run."""
+        body = encode({"since": _moment(since), "until": _moment(until), "overlap": overlap})
+        return await self._to.ask("POST", _schedule(name, "backfill"), Backfilled, body=body, repeatable=True)
+
+    async def delete_schedule(self, name: str) -> Changed:
+        return await self._to.ask("DELETE", _schedule(name), Changed)
+
     # -- trees, nodes, numbers
 
     async def tree(self, tree_id: str | int) -> TreeView:
@@ -333,6 +390,14 @@ encode = msgspec.json.Encoder().encode
 
 def _task(task_id: str | int, *rest: str) -> str:
     return "/".join(("/v1/tasks", _segment(task_id), *rest))
+
+
+def _schedule(name: str, *rest: str) -> str:
+    return "/".join(("/v1/schedules", _segment(name), *rest))
+
+
+def _moment(at: datetime.datetime | str) -> str:
+    return at if isinstance(at, str) else at.isoformat()
 
 
 def _segment(name: str | int) -> str:

@@ -81,6 +81,11 @@ class Task(Generic[P, T, R]):
             handles += client.submit_inputs(self.spec(codec), inputs, kind=self.kind)
         return handles
 
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+        """A call as a task that is not submitted: `client.apply("nightly", schedule="daily", task=report.call("all"))`."""
+        codec, (encoded,) = self.encode([(args, kwargs)])
+        return self.spec(codec, input=encoded)
+
     def options(self, **overrides: Any) -> Task[P, T, R]:
         """The same function under other options: `f.options(attempts=5).submit(...)`."""
         return Task(self.function, checked({**self._options, **overrides}))

@@ -21,6 +21,7 @@ from headway.control.starting import Start, Starter
 from headway.domain.firings import firings, shortest_gap
 from headway.domain.schedule import Overlap, Scheduled, ScheduleSpec, Timing, Work, timing
 from headway.domain.task import TaskSpec, check_name
+from headway.domain.tree import check_levels
 from headway.errors import Conflict, HeadwayError, InvalidInput, NotFound
 from headway.policy.firing import Kind, moments
 from headway.store.database import Connection, Database
@@ -102,7 +103,8 @@ class Schedules:
             raise InvalidInput("give exactly one of task and tasks", field="task", hint="tasks are the tasks of a tree")
         spec = asked.timing_part()
         when = timing(spec, name)
-        body = msgspec.json.encode(Work(asked.task, asked.tasks))
+        check_levels(asked.levels)
+        body = msgspec.json.encode(Work(asked.task, asked.tasks, asked.levels))
         specs = msgspec.json.decode(body, type=Work).specs  # a copy: drafting uses specs up
         for task in specs:
             _check(task)

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from headway import telemetry
+from headway.control import levels
 from headway.control.batch import Batch, Request, store_batch
 from headway.control.bus import Bus
 from headway.control.clock import Clock
@@ -85,10 +86,11 @@ class Starter:
         known = await self.definitions.load(number for start in starts for number in start.schedule["definitions"])
         requests = []
         for start in starts:
-            drafts = self._drafts(start, known)
-            requests.append(
-                Request(start.schedule["tenant"], drafts, _tree_name(start), asyncio.get_running_loop().create_future())
-            )
+            work: Work = _work.decode(start.schedule["body"])
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            drafts = self._drafts(start, work, known)
+            name = None if work.task is not None else start.schedule["name"]  # a schedule of a tree makes trees of its own name
+            requests.append(Request(start.schedule["tenant"], drafts, name, done, strict=work.levels == "strict"))
         ids = await self.ids.take(sum(len(request.drafts) + bool(request.tree_name) for request in requests))
         batch = Batch(requests, ids, self.clock.now_us())
         for start, request in zip(starts, requests, strict=True):
@@ -114,9 +116,8 @@ class Starter:
         tell(self.bus, started.effects)
         telemetry.submitted(started.batch.size)
 
-    def _drafts(self, start: Start, known: dict[int, Any]) -> list[Draft]:
-        specs = _work.decode(start.schedule["body"]).specs
-        drafts = self.drafts.again(specs, [known[number] for number in start.schedule["definitions"]])
+    def _drafts(self, start: Start, work: Work, known: dict[int, Any]) -> list[Draft]:
+        drafts = self.drafts.again(work.specs, [known[number] for number in start.schedule["definitions"]])
         marks = {"schedule": start.schedule["name"], "firing": start.at.isoformat()}
         for draft in drafts:
             draft.labels = _labelled(draft.labels, marks)
@@ -138,21 +139,18 @@ class Starter:
                     rows.append((task, kind, error, None, None, now, None, None, fingerprint(name, kind, error), 0, 0, 0))
         rows.sort()
         done = await connection.fetch(_FAIL, *(list(column) for column in zip(*rows, strict=True)))
-        ended = [(row["id"], State.FAILED) for row in done]
-        effects.ended += ended
+        effects.ended += [(row["id"], State.FAILED) for row in done]
+        for row in done:
+            if row["tree"] is not None:
+                effects.levels.end(row["tree"], row["level"], State.FAILED, ended_ms=round(now.timestamp() * 1000))
         await settle(connection, [(row["id"], State.FAILED) for row in done if row["has_dependants"]], effects)
+        await levels.count(connection, effects)
         alarms = [msgspec.json.encode(_alarm(start)).decode() for start, _ in doomed]
         await connection.execute(_ALARM, [start.schedule["tenant"] for start, _ in doomed], alarms)
 
 
 def _alarm(start: Start) -> dict[str, Any]:
     return {"schedule": start.schedule["name"], "run": str(start.run), "problem": start.schedule["problem"]}
-
-
-def _tree_name(start: Start) -> str | None:
-    """A schedule of a tree makes trees of its own name."""
-    name: str = start.schedule["name"]
-    return None if start.schedule["body"].startswith('{"task":') else name
 
 
 def _labelled(labels: bytes | None, marks: dict[str, str]) -> bytes:

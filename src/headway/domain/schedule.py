@@ -23,7 +23,6 @@ from headway.domain import units
 from headway.domain.task import TaskSpec, at_seconds
 from headway.errors import InvalidInput
 
-WORDS = ("schedule", "timezone", "start", "end", "jitter", "overlap", "misfire")  # beside a task or a tree
 HINT = '0 for once, seconds, "10m", daily, weekly, monthly, annually, or a cron expression such as "0 3 * * *"'
 SHORTEST_S = 1.0
 _CRON_LIMIT = 200
@@ -77,6 +76,7 @@ class Work(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
     task: TaskSpec | None = None
     tasks: list[TaskSpec] | None = None
+    levels: str = "eager"
 
     @property
     def specs(self) -> list[TaskSpec]:
@@ -89,6 +89,7 @@ class Scheduled(ScheduleSpec):
     name: str | None = None
     task: TaskSpec | None = None
     tasks: list[TaskSpec] | None = None
+    levels: str = "eager"
 
     def timing_part(self) -> ScheduleSpec:
         return ScheduleSpec(**{field: getattr(self, field) for field in ScheduleSpec.__struct_fields__})

@@ -206,6 +206,7 @@ KEYWORDS = frozenset(
         "end",
         "overlap",
         "misfire",
+        "jitter",
         "idempotency_key",
         "size",
         "notify",
@@ -221,6 +222,7 @@ KEYWORDS = frozenset(
         "codec",
     ]
 )
+SCHEDULE_WORDS = ("schedule", "timezone", "start", "end", "jitter", "overlap", "misfire")  # beside a task or a tree, see domain.schedule
 SUPPORTED = frozenset(TaskSpec.__struct_fields__)
 NOT_YET = KEYWORDS - SUPPORTED
 _EVERY_FIELD = SUPPORTED.union(*(kind.__struct_fields__ for kind in (RetrySpec, ResourcesSpec, AfterSpec, ArchiveSpec, NotifySpec)))
@@ -401,6 +403,9 @@ def decode_error(error: msgspec.ValidationError | msgspec.DecodeError, fields: I
     if unknown := re.search(r"unknown field `([^`]*)`", text):
         name = unknown[1]
         full = f"{field}.{name}" if field else name
+        if name in SCHEDULE_WORDS:
+            where = "PUT /v1/schedules/NAME, `headway apply FILE`, or Client.apply() keep a schedule with its task"
+            return UnknownField(f"{full}: a task by itself runs once", field=full, hint=where)
         if name in NOT_YET:
             return UnknownField(f"{full}: this version of Headway does not support `{name}` yet", field=full)
         near = difflib.get_close_matches(name, sorted(fields), n=1, cutoff=0.6)

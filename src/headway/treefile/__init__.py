@@ -9,6 +9,6 @@ schema     JSON Schema for editors            drawing    a plan as text, Mermaid
 
 from headway.treefile.files import load_file
 from headway.treefile.loading import load
-from headway.treefile.model import Schedule, Tree, TreeTask
+from headway.treefile.model import Tree, TreeTask
 
-__all__ = ["Schedule", "Tree", "TreeTask", "load", "load_file"]
+__all__ = ["Tree", "TreeTask", "load", "load_file"]

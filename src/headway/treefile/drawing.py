@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from headway.domain.graph import longest_path
+from headway.domain.schedule import describe
 from headway.domain.task import Edge, When, define
 from headway.domain.tenant import ANYWHERE
 from headway.treefile.model import Tree, TreeTask
@@ -44,7 +45,7 @@ def text(tree: Tree) -> str:
         lines += [_line(task, width, critical=task.name in critical) for task in tasks]
     lines.append(f"\ncritical path: {' → '.join(path)}")
     if tree.schedule:
-        lines.append(f"schedule: {_every(tree.schedule.every)}")
+        lines.append(f"schedule: {describe(tree.schedule)}")
     return "\n".join(lines)
 
 
@@ -94,12 +95,6 @@ def _edge(edge: Edge) -> str:
 
 def _inner(task: TreeTask) -> list[Edge]:
     return [edge for edge in task.after if isinstance(edge.task, str)]
-
-
-def _every(every: float | str) -> str:
-    if isinstance(every, str):
-        return every
-    return f"every {every:g} s" if every else "once"
 
 
 def _count(number: int, word: str) -> str:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from headway.domain.schedule import ScheduleSpec
 from headway.domain.task import KEYWORDS, NOT_YET, Edge, TaskSpec
 from headway.domain.tree import EAGER, STRICT
 from headway.errors import UnknownField
 from headway.treefile import schedules
 from headway.treefile.document import Entry, Listing, Mapping, Mark, Node, Scalar, missing_space
 from headway.treefile.fields import DEFAULTABLE, FIELDS, RUNS, read_after, read_spec, with_defaults
-from headway.treefile.model import Schedule
 from headway.treefile.values import Reader, describe, did_you_mean, is_nothing
 
 LISTS = ("subtasks", "sequence", "parallel")
@@ -49,6 +49,7 @@ class Element:
     mark: Mark
     spec: TaskSpec | None = None
     after: list[tuple[Edge, Mark]] = field(default_factory=list)
+    schedule: tuple[ScheduleSpec, Mark] | None = None  # a subtask's own
     blocks: list[Block] = field(default_factory=list)
 
 
@@ -58,7 +59,7 @@ class Shape:
 
     top: Element
     elements: list[Element] = field(default_factory=list)
-    schedule: Schedule | None = None
+    schedule: ScheduleSpec | None = None
     scheduled_at: Mark | None = None
     strict: bool = False
     warnings: list[str] = field(default_factory=list)
@@ -193,20 +194,18 @@ class _Walk:
         if not when:
             return
         mark = next(iter(when.values())).key.mark
+        spec = schedules.read_schedule(self.reader, when)
         if job.depth > 1:
-            if set(when) == {"schedule"} and schedules.is_once(self.reader, when["schedule"].value):
-                return
-            self.reader.fail(
-                mark, "this version of Headway does not support a schedule on a subtask yet",
-                kind=UnknownField, hint="`schedule: 0`, once for each run of the tree, is allowed",
-            )  # fmt: skip
+            if not schedules.is_once(spec):
+                job.element.schedule = spec, mark
+            return
         if self.shape.scheduled_at:
             self.reader.fail(
                 mark,
                 f"the tree has a schedule already, in line {self.shape.scheduled_at.line}",
                 hint="remove one of them",
             )
-        self.shape.schedule, self.shape.scheduled_at = schedules.read_schedule(self.reader, when), mark
+        self.shape.schedule, self.shape.scheduled_at = spec, mark
 
     def subtask(self, into: Block, entry: Entry, defaults: dict[str, Entry], depth: int) -> None:
         """A key that is no keyword: a subtask if its value is a mapping, a slip if not."""

@@ -10,12 +10,14 @@ import itertools
 from collections.abc import Callable, Iterator
 
 from headway.domain import graph
+from headway.domain.schedule import ScheduleSpec
 from headway.domain.task import AfterSpec, Edge, TaskSpec, When, check_name, define
 from headway.domain.tenant import ANYWHERE
 from headway.errors import CyclicGraph, InvalidInput
 from headway.treefile.document import Mark
 from headway.treefile.elements import Block, Element, Ref, Shape
 from headway.treefile.model import Tree, TreeTask
+from headway.treefile.schedules import check_rhythms
 from headway.treefile.values import Reader, did_you_mean
 
 
@@ -48,8 +50,15 @@ class _Joiner:
             tasks=[self.task(element, element.spec, levels) for element in tasks if element.spec],
             schedule=self.shape.schedule,
             strict=self.shape.strict,
+            parts=self.rhythms(tasks),
             warnings=self.shape.warnings,
         )
+
+    def rhythms(self, tasks: list[Element]) -> dict[str, ScheduleSpec]:
+        """Subtasks with schedules of their own."""
+        own = {_name(element): element.schedule for element in tasks if element.schedule is not None}
+        after = {name: [up for up in edges if isinstance(up, str) and up in self.edges] for name, edges in self.edges.items()}
+        return check_rhythms(self.reader, after, self.shape.schedule, own)
 
     def task(self, element: Element, spec: TaskSpec, levels: dict[str, int]) -> TreeTask:
         name = _name(element)

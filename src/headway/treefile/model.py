@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from headway.domain.schedule import ScheduleSpec
 from headway.domain.task import Edge, TaskSpec
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """When a tree runs. This version keeps it and does not fire it: `run` runs the tree once, now."""
-
-    every: float | str  # 0 once; seconds; daily, weekly, monthly, annually; or a cron expression
-    timezone: str | None = None
-    start: str | float | None = None
-    end: str | float | None = None
-    overlap: str = "skip"
-    misfire: str = "one"
 
 
 @dataclass(frozen=True)
@@ -42,8 +31,9 @@ class Tree:
 
     name: str
     tasks: list[TreeTask]
-    schedule: Schedule | None = None
     strict: bool = False  # the levels are barriers
+    schedule: ScheduleSpec | None = None
+    parts: dict[str, ScheduleSpec] = field(default_factory=dict)  # subtasks that run more often than the tree, by themselves too
     warnings: list[str] = field(default_factory=list)  # for people: what was accepted and has no effect yet
 
     @property

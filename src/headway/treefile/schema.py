@@ -85,6 +85,6 @@ def _structure() -> dict[str, Any]:
         "additionalProperties": False,
     }
     moment = {"type": ["string", "number"]}
-    when = {"schedule": moment, "timezone": {"type": "string"}, "start": moment, "end": moment}
+    when = {"schedule": moment, "timezone": {"type": "string"}, "start": moment, "end": moment, "jitter": moment}
     choices = {"overlap": {"enum": list(schedules.OVERLAP)}, "misfire": {"enum": list(schedules.MISFIRE)}}
     return {**words, **when, **choices}

@@ -129,13 +129,43 @@ async def test_submit_sends_a_tree_with_names_and_dependencies(tmp_path: Path) -
     assert {one["name"]: one.get("after", []) for one in sent["tasks"]} == {"task": ["b"], "b": []}
 
 
-async def test_submit_refuses_a_schedule_rather_than_forgetting_it(tmp_path: Path) -> None:
-    (tmp_path / "t.yaml").write_text("t:\n  task:\n    schedule: 300\n    command: [echo, a]\n")
-    api = Api({})
+async def test_submit_and_apply_keep_a_tree_with_its_schedule(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text(
+        "t:\n  task:\n    schedule: 300\n    overlap: queue\n    command: [echo, a]\n    b: {command: [echo, b], schedule: 60}\n"
+    )
+    answer = [{"name": "t", "change": "created", "next_at": None}, {"name": "t.b", "change": "unchanged", "next_at": None}]
+    api = Api({"POST /v1/schedules": (200, answer)})
     async with serving(api) as server:
         said = await headway(server, "submit", "t.yaml", cwd=tmp_path)
+        applied = await headway(server, "apply", "t.yaml", cwd=tmp_path)
+    assert said.out == applied.out == "t: created\nt.b: unchanged\n"
+    whole, part = api.body()
+    assert (whole["name"], whole["schedule"], whole["overlap"]) == ("t", 300, "queue")
+    assert [one["name"] for one in whole["tasks"]] == ["task", "b"]
+    # It runs more often than the tree, so it runs by itself, too.
+    assert (part["name"], part["schedule"], [one["name"] for one in part["tasks"]]) == ("t.b", 60, ["b"])
+
+
+async def test_submit_keeps_a_command_with_a_schedule() -> None:
+    api = Api({"POST /v1/schedules": (200, [{"name": "tidy", "change": "created", "next_at": None}])})
+    async with serving(api) as server:
+        said = await headway(server, "submit", "--name", "tidy", "--schedule", "0 3 * * *", "--jitter", "5m", "--", "true")
+        nameless = await headway(server, "submit", "--schedule", "daily", "--", "true")
+        idle = await headway(server, "submit", "--overlap", "skip", "--", "true")
+    assert said.out == "tidy: created\n"
+    (sent,) = api.body()
+    assert (sent["name"], sent["schedule"], sent["jitter"]) == ("tidy", "0 3 * * *", "5m")
+    assert (sent["task"]["name"], sent["task"]["command"]) == ("tidy", ["true"])
+    assert (nameless.code, idle.code) == (64, 64)
+
+
+async def test_apply_needs_a_schedule(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text("t:\n  task: {command: [echo, a]}\n")
+    api = Api({})
+    async with serving(api) as server:
+        said = await headway(server, "apply", "t.yaml", cwd=tmp_path)
     assert said.code == 65
-    assert "headway run t.yaml" in said.err
+    assert "'t' has no schedule" in said.err
     assert api.seen == []
 
 

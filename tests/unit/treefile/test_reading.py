@@ -57,7 +57,7 @@ def test_every_task_remembers_where_it_stood() -> None:
 def test_the_schedule_and_the_logger_are_kept_aside() -> None:
     tree = one(NIGHTLY)
     assert tree.schedule is not None
-    assert tree.schedule.every == 300
+    assert tree.schedule.schedule == 300
     assert {task.name: task.spec.logger for task in tree.tasks}["task"] == "syslog"
 
 

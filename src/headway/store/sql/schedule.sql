@@ -117,7 +117,7 @@ delete from schedule where tenant = $1 and name = $2 returning id;
 
 -- name: list
 -- Schedules by tenant and name after a cursor; everybody's when $1 is null.
-select s.id, s.name, s.spec, s.body, s.anchor, s.next_at, s.due_at, s.last_at, s.paused_at, s.problem, s.created_at, s.changed_at,
+select s.id, s.name, s.spec, s.body, cardinality(s.definitions) as tasks, s.anchor, s.next_at, s.due_at, s.last_at, s.paused_at, s.problem, s.created_at, s.changed_at,
     w.name as tenant_name
 from schedule s join tenant w on w.id = s.tenant
 where ($1::int is null or s.tenant = $1) and ($2::text is null or s.name = $2) and s.id > $3
@@ -129,6 +129,13 @@ select f.at, f.fired_at, f.kind, f.state, f.run, f.missed, f.note, t.state as ta
     exists (select 1 from tree where id = f.run) as is_tree
 from firing f left join task_anywhere t on t.id = f.run
 where f.schedule = $1 order by f.at desc limit $2;
+
+-- name: tree_sums
+-- How the tasks of these trees ended, and whether a node answers for one of them now.
+select tree, sum(total)::int as total, sum(succeeded)::int as succeeded, sum(failed)::int as failed, sum(cancelled)::int as cancelled,
+    sum(skipped)::int as skipped, sum(spared)::int as spared, sum(expired)::int as expired,
+    exists (select 1 from task k where k.state in (3, 4, 5) and k.tree = l.tree) as begun
+from tree_level l where tree = any ($1::bigint[]) group by tree;
 
 -- name: backfill
 -- Moments to make up for. What ran, runs or waits already is left alone.
