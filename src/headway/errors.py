@@ -88,8 +88,8 @@ class LimitExceeded(HeadwayError):
     code = "limit_exceeded"
     title = "Limit exceeded"
 
-    def __init__(self, detail: str, *, retry_after: float, hint: str | None = None) -> None:
-        super().__init__(detail, hint=hint, retry_after=retry_after)
+    def __init__(self, detail: str, *, retry_after: float, hint: str | None = None, **extra: Any) -> None:
+        super().__init__(detail, hint=hint, retry_after=retry_after, **extra)
         self.retry_after = retry_after
 
 

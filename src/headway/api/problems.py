@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -63,11 +64,21 @@ def problem_of(error: HeadwayError) -> Problem:
 def respond(problem: Problem, extra: dict[str, Any] | None = None) -> Response[bytes]:
     headers = {}
     if problem.retry_after is not None:
-        headers["retry-after"] = str(max(1, round(problem.retry_after)))
+        headers["retry-after"] = str(max(1, math.ceil(problem.retry_after)))
+        if extra and "limit" in extra:
+            headers |= rate_headers(extra["limit"], extra["remaining"], problem.retry_after)
     if problem.status == 401:
         headers["www-authenticate"] = "Bearer"
     body = {**msgspec.to_builtins(problem), **(extra or {})}
     return Response(msgspec.json.encode(body), status_code=problem.status, media_type=MEDIA_TYPE, headers=headers)
+
+
+def rate_headers(per_hour: int, remaining: int, reset_s: float) -> dict[str, str]:
+    """The rate limiter's fields (draft-ietf-httpapi-ratelimit-headers): the quota, what is left of it, seconds until more is there."""
+    return {
+        "ratelimit-policy": f'"tasks";q={per_hour};w=3600',
+        "ratelimit": f'"tasks";r={max(0, remaining)};t={max(0, math.ceil(reset_s))}',
+    }
 
 
 def on_headway_error(_request: Request[Any, Any, Any], error: HeadwayError) -> Response[bytes]:

@@ -8,6 +8,7 @@ import msgspec
 from litestar import Request, Response
 
 from headway import wire
+from headway.api.problems import rate_headers
 from headway.control.access import Caller
 from headway.control.core import Core
 from headway.domain.identity import MAX_ID
@@ -89,5 +90,11 @@ def answer_in_kind(request: Http, value: Any, status: int = 200) -> Response[byt
     return answer(value, status)
 
 
-def answer(value: Any, status: int = 200) -> Response[bytes]:
-    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
+def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
+    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json", headers=headers)
+
+
+def rate_headers_of(core: Core, tenant: int) -> dict[str, str] | None:
+    """The rate limiter's fields for the answer to a submission; None for a tenant without a rate."""
+    rate = core.allowances.rate_of(tenant)
+    return None if rate is None else rate_headers(*rate)

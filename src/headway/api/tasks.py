@@ -13,7 +13,7 @@ from litestar.response import Stream
 
 from headway.api.query import filter_of, seconds_of
 from headway.api.render import attempt_view, definition_of, task_view, with_io
-from headway.api.request import PEOPLE, TASKS, Http, answer, body_of, caller_of, core_of, id_of, may_see
+from headway.api.request import PEOPLE, TASKS, Http, answer, body_of, caller_of, core_of, id_of, may_see, rate_headers_of
 from headway.control.core import Core
 from headway.control.subtasks import Parent
 from headway.domain.lifecycle import State
@@ -61,12 +61,13 @@ async def submit(request: Http) -> Response[bytes]:
         raise InvalidInput("the header Idempotency-Key goes with one task", hint="give each task of a bulk its own idempotency_key")
     parent = Parent(caller.task, caller.attempt) if caller.role == "task" else None
     receipt = await core.admission.submit(caller.tenant, drafts, parent=parent)
+    headers = rate_headers_of(core, caller.tenant)
     if not single:
-        return answer(AcceptedMany([str(i) for i in receipt.ids], len(receipt.ids)), 201)
+        return answer(AcceptedMany([str(i) for i in receipt.ids], len(receipt.ids)), 201, headers)
     if not receipt.created[0]:
         row = await one(core, receipt.ids[0], caller.scope)
-        return answer(Accepted(str(receipt.ids[0]), State(row["state"]).word, row["start_by"], created=False), 200)
-    return answer(Accepted(str(receipt.ids[0]), State(receipt.state).word, to_datetime(receipt.start_by_us)), 201)
+        return answer(Accepted(str(receipt.ids[0]), State(row["state"]).word, row["start_by"], created=False), 200, headers)
+    return answer(Accepted(str(receipt.ids[0]), State(receipt.state).word, to_datetime(receipt.start_by_us)), 201, headers)
 
 
 @get("/v1/tasks")

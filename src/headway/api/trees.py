@@ -10,7 +10,7 @@ import msgspec
 from litestar import Response, get, post
 
 from headway.api.query import MAX_LIMIT, seconds_of, whole
-from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_of, id_of
+from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_of, id_of, rate_headers_of
 from headway.api.tree_views import summary, tree_row, tree_view
 from headway.domain.identity import MAX_ID
 from headway.domain.lifecycle import State
@@ -40,7 +40,8 @@ async def submit_tree(request: Http) -> Response[bytes]:
     strict = check_levels(spec.levels)
     drafts = await core.drafts.many(caller.tenant, spec.tasks)
     receipt = await core.admission.submit(caller.tenant, drafts, tree=spec.name, strict=strict)
-    return answer(AcceptedMany([str(i) for i in receipt.ids], len(receipt.ids), str(receipt.tree)), 201)
+    accepted = AcceptedMany([str(i) for i in receipt.ids], len(receipt.ids), str(receipt.tree))
+    return answer(accepted, 201, rate_headers_of(core, caller.tenant))
 
 
 @get("/v1/trees")

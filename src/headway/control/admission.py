@@ -7,12 +7,14 @@ again request by request, so that one bad request never fails its neighbours. A 
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import asyncpg
 
 from headway import telemetry
+from headway.control.allowances import Allowance, Allowances
 from headway.control.batch import Batch, Request, store_batch, store_plain
 from headway.control.bus import Bus
 from headway.control.clock import Clock
@@ -52,6 +54,7 @@ class Admission:
     fleet: Fleet
     bus: Bus
     express: Express
+    allowances: Allowances
     queue_bytes: int
     _waiting: list[Request] = field(default_factory=list)
     _bytes: int = 0
@@ -65,8 +68,11 @@ class Admission:
         weight = sum(draft.weight() for draft in drafts)
         if self._bytes and self._bytes + weight > self.queue_bytes:
             raise Unavailable("too many submissions are waiting for the database", retry_after=1.0)
+        allowance = await self.allowances.take(tenant, len(drafts))
         done = asyncio.get_running_loop().create_future()
         request = Request(tenant, drafts, tree, done, strict, parent=parent, asked=drafts)
+        if allowance is not None:
+            done.add_done_callback(functools.partial(_stored, allowance, len(drafts)))
         self._waiting.append(request)
         self._bytes += weight
         self._wake.set()
@@ -148,6 +154,10 @@ class Admission:
         raise Unavailable(
             "the database went away while the tasks were being stored", hint="submit again with the same idempotency key"
         )
+
+
+def _stored(allowance: Allowance, count: int, _done: asyncio.Future[None]) -> None:
+    allowance.stored(count)
 
 
 def _fail(requests: list[Request], error: HeadwayError) -> None:

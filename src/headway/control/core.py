@@ -12,6 +12,7 @@ from headway.config import Settings
 from headway.control.access import Access
 from headway.control.actions import Actions
 from headway.control.admission import Admission
+from headway.control.allowances import Allowances
 from headway.control.archivist import Archivist, ensure_partitions
 from headway.control.bus import Bus
 from headway.control.clock import Clock
@@ -85,8 +86,16 @@ class Core:
             lambda nodes: self.notifier.orders(nodes),
         )
         self.notifier = Notifier(database, holder, bus, self.planner, self.exchanges, self.tenants)
+        self.allowances = Allowances(database, self.tenants, holder)
         self.admission = Admission(
-            database, clock, self.ids, self.fleet, bus, Express(database, self.planner, bus), settings.admission_queue
+            database,
+            clock,
+            self.ids,
+            self.fleet,
+            bus,
+            Express(database, self.planner, bus),
+            self.allowances,
+            settings.admission_queue,
         )
         self.actions = Actions(database, self.definitions, self.fleet, self.tenants, bus)
         self.steering = Steering(database, bus)
@@ -126,6 +135,7 @@ class Core:
         loops: list[Callable[[], Awaitable[None]]] = [
             self.admission.run, self.desk.run, self.heartbeats.run, self.notifier.run, self.waiting.run, self._beats, planner.run,
             timekeeper.run, firing.run, preemption.run, Loop("reaper", self.leader, self.reaper.run_once).run,
+            self.allowances.run,
             Loop("archivist", self.leader, self.archivist.run_once).run,
         ]  # fmt: skip
         self._tasks = [asyncio.ensure_future(_forever(loop)) for loop in loops]

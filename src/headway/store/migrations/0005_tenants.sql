@@ -23,10 +23,11 @@ create table allowance (
     tenant int primary key references tenant (id),
     tokens double precision not null,
     at     timestamptz not null,
-    held   jsonb not null default '{}', -- server -> {tokens, slots, until}
-    rate   double precision, -- under which limit it was filled
-    burst  double precision
+    held   jsonb not null default '{}' -- server -> {tokens, slots, until}
 ) with (fillfactor = 50);
+
+-- Waiting tasks of a tenant that are not in the ready index; tasks that are ready at once never enter it.
+create index task_held_back on task (tenant, id) where state in (0, 1);
 
 -- Tasks with a limit on their waiting (E7): when to look at each again. A side table, so that tasks without a limit cost nothing.
 create table waiting_limit (

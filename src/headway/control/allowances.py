@@ -1,0 +1,295 @@
+"""What each tenant may still submit, at hand on every server: tokens of the rate limiter and room in the waiting quota (A3 E6).
+
+The fast way is one look-up in a dictionary and a subtraction; tenants without limits do not even have an entry. When what is at
+hand does not suffice, one transaction takes more from the tenant's row, as much as was used lately; what is not used goes back.
+A refusal is remembered, so that a tenant that floods a server does not flood the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from headway.control.tenants import Tenants
+from headway.domain.tenant import Subscription
+from headway.errors import Forbidden, HeadwayError, LimitExceeded
+from headway.logs import log
+from headway.policy import quota, rate_limit
+from headway.policy.rate_limit import Bucket, Held, Leased, Limit
+from headway.store.database import Connection, Database
+from headway.store.queries import query
+
+LASTS_S = 10.0  # how long the database keeps what a server took
+SPENT_WITHIN_S = (
+    5.0  # how long the server spends it, counted from before it asked: the difference covers commits that are under way
+)
+IDLE_S = 1.0  # what was not used for so long goes back
+REMEMBERED_S = 1.0  # how long a refusal is believed
+FULL_RETRY_S = 5.0  # when to come again after the waiting quota refused
+_LOCK = query("allowance.lock")
+_BEGIN = query("allowance.begin")
+_KEEP = query("allowance.keep")
+_WAITING = query("allowance.waiting")
+NO_RATE = Limit(1.0, 0.0)  # of a tenant that has only a waiting quota
+_held = msgspec.json.Decoder(dict[str, Held])
+
+
+class Allowance:
+    """One tenant's, on this server."""
+
+    __slots__ = ("asking", "full_until", "in_flight", "seen", "slots", "subscription", "tokens", "until", "used", "used_at")
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.asking = asyncio.Lock()
+        self.subscription = subscription
+        self.tokens = 0.0
+        self.slots = 0
+        self.until = 0.0  # monotonic: when what is at hand runs out
+        self.used = 0  # since more was taken
+        self.used_at = 0.0
+        self.in_flight = 0  # accepted, not stored yet
+        self.forget()
+
+    def forget(self) -> None:
+        """Ask again: the limits are others now."""
+        self.seen = (math.inf, 0.0, 0.0)  # the database had so many tokens at a moment between these two
+        self.full_until = (0.0, 0)  # until then the quota has no room for so many
+
+    @property
+    def limit(self) -> Limit | None:
+        rate = self.subscription.rate_per_hour
+        return None if rate is None else Limit(rate / 3600, float(self.subscription.burst_size))
+
+    def suffices(self, count: int, now: float) -> bool:
+        subscription = self.subscription
+        return (
+            now < self.until
+            and not subscription.suspended
+            and (subscription.rate_per_hour is None or self.tokens >= count)
+            and (subscription.max_waiting is None or self.slots >= count)
+        )
+
+    def spend(self, count: int, now: float) -> None:
+        if self.subscription.rate_per_hour is not None:
+            self.tokens -= count
+        if self.subscription.max_waiting is not None:
+            self.slots -= count
+        self.count(count, now)
+
+    def count(self, count: int, now: float) -> None:
+        self.used += count
+        self.used_at = now
+        self.in_flight += count
+
+    def stored(self, count: int) -> None:
+        """Tasks that were taken room for are in the database now, or never will be."""
+        self.in_flight -= count
+
+    def take_away(self, now: float) -> _Had:
+        """What is at hand, so that nobody spends it while the database is asked."""
+        lately = self.used if now - self.used_at < IDLE_S else 0
+        had = _Had(self.tokens, self.slots, lately) if now < self.until else _Had(0.0, 0, lately)
+        self.tokens, self.slots = 0.0, 0
+        return had
+
+    def left(self, now: float, *, at_least: bool = False) -> float:
+        """How many tokens there are at most, or at least, as far as this server knows."""
+        tokens, asked, answered = self.seen
+        limit = self.limit
+        if limit is None or tokens == math.inf:
+            return 0.0 if limit is None else limit.burst
+        flowed = (now - (answered if at_least else asked)) * limit.per_s
+        return min(limit.burst, tokens + flowed + (self.tokens if now < self.until else 0.0))
+
+
+class _Had(NamedTuple):
+    tokens: float
+    slots: int
+    lately: int  # used since the last lease: about as much is taken in advance
+
+
+class _Answer(NamedTuple):
+    tokens: float = 0.0
+    slots: int = 0
+    left: float = 0.0  # in the bucket
+    wait: float = 0.0
+    short: int = 0
+    counting_s: float = 0.0
+
+
+@dataclass
+class Allowances:
+    database: Database
+    tenants: Tenants
+    server: str
+    monotonic: Callable[[], float] = time.monotonic
+    limited: dict[int, Allowance] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.tenants.bus.on_tenants.append(self._subscriptions_changed)
+
+    def _subscriptions_changed(self) -> None:
+        for tenant, subscription in self.tenants.subscriptions.items():
+            bound = subscription.rate_per_hour is not None or subscription.max_waiting is not None or subscription.suspended
+            there = self.limited.get(tenant)
+            if not bound:
+                self.limited.pop(tenant, None)
+            elif there is None:
+                self.limited[tenant] = Allowance(subscription)
+            elif there.subscription != subscription:
+                there.subscription, there.until = subscription, 0.0
+                there.forget()
+
+    async def take(self, tenant: int, count: int) -> Allowance | None:
+        """Take room for `count` tasks, all or nothing, or raise LimitExceeded. The caller says stored() when they are stored."""
+        allowance = self.limited.get(tenant)
+        if allowance is None:
+            return None
+        now = self.monotonic()
+        if not allowance.suffices(count, now):
+            async with allowance.asking:  # one question at a time: those who waited may find enough
+                now = self.monotonic()
+                if not allowance.suffices(count, now):
+                    await self._ask(tenant, allowance, count, now)
+                    allowance.count(count, now)
+                    return allowance
+        allowance.spend(count, now)
+        return allowance
+
+    async def _ask(self, tenant: int, allowance: Allowance, count: int, now: float) -> None:
+        _refuse_at_once(allowance, count, now)
+        had = allowance.take_away(now)
+        try:
+            answer = await self.database.transact(lambda connection: self._lease(connection, tenant, allowance, had, count))
+        except BaseException:
+            allowance.until = 0.0  # nobody knows whether it was written: what we held is lost, never doubled
+            raise
+        if answer.short:
+            allowance.tokens, allowance.slots = had.tokens, had.slots
+            pause = max(REMEMBERED_S, 20 * answer.counting_s)  # counting takes at most a twentieth of the time
+            allowance.full_until = (now + pause, count)
+            raise _too_many(allowance, count)
+        allowance.tokens, allowance.slots = answer.tokens, max(0, answer.slots - count)
+        allowance.seen = (answer.left, now, self.monotonic())
+        if answer.wait > 0:
+            raise _too_fast(allowance, count, answer.wait)
+        allowance.until, allowance.used = now + SPENT_WITHIN_S, 0
+
+    async def _lease(self, connection: Connection, tenant: int, allowance: Allowance, had: _Had, count: int) -> _Answer:
+        limit, most = allowance.limit, allowance.subscription.max_waiting
+        row = await connection.fetchrow(_LOCK, tenant)
+        if row is None:
+            await connection.execute(_BEGIN, tenant, limit.burst if limit is not None else 0.0)
+            row = await connection.fetchrow(_LOCK, tenant)
+        now, held = row["now"], _held.decode(row["held"])
+        slots = 0
+        if most is not None:
+            began = self.monotonic()
+            waiting = await connection.fetchval(_WAITING, tenant, most + 1)
+            others = [there.slots for name, there in held.items() if name != self.server and there.until > now]
+            found = quota.room(most, waiting=waiting, taken=others, in_flight=allowance.in_flight, needs=count)
+            if found.short:
+                return _Answer(short=found.short, counting_s=self.monotonic() - began)
+            slots = found.slots
+        bucket = Bucket(row["tokens"], row["at"], held)
+        if limit is None:
+            leased = Leased(rate_limit.filled(bucket, NO_RATE, now=now, lasts=LASTS_S), 0.0, 0.0)
+        else:
+            leased = rate_limit.lease(
+                bucket, limit, server=self.server, keeps=had.tokens, needs=count,
+                wishes=min(had.lately, limit.burst / 4), now=now, lasts=LASTS_S,
+            )  # fmt: skip
+        if leased.wait > 0:
+            slots = 0
+        mine = Held(now + LASTS_S, leased.holds, slots + allowance.in_flight)
+        await _keep(connection, tenant, Bucket(leased.bucket.tokens, leased.bucket.at, {**leased.bucket.held, self.server: mine}))
+        return _Answer(leased.holds, slots, leased.bucket.tokens, leased.wait)
+
+    def rate_of(self, tenant: int) -> tuple[int, int, float] | None:
+        """For the headers: tasks an hour, how many are left as far as this server knows, seconds until the burst is whole again."""
+        allowance = self.limited.get(tenant)
+        limit = allowance.limit if allowance is not None else None
+        if allowance is None or limit is None:
+            return None
+        left = allowance.left(self.monotonic())
+        return round(limit.per_s * 3600), int(left), (limit.burst - left) / limit.per_s
+
+    async def run(self) -> None:
+        """Give back what is not used, until cancelled."""
+        while True:
+            await asyncio.sleep(IDLE_S)
+            try:
+                await self.run_once()
+            except HeadwayError as error:
+                log("allowances.wait", level="warning", error=str(error))
+
+    async def run_once(self) -> int:
+        """How many tenants' leftovers went back."""
+        now, returned = self.monotonic(), 0
+        for tenant, allowance in list(self.limited.items()):
+            if now < allowance.until and now - allowance.used_at > IDLE_S and not allowance.in_flight:
+                async with allowance.asking:
+                    returned += await self._give_back(tenant, allowance)
+        return returned
+
+    async def _give_back(self, tenant: int, allowance: Allowance) -> bool:
+        now = self.monotonic()
+        if allowance.in_flight or now - allowance.used_at <= IDLE_S:
+            return False  # it was used while we waited for our turn
+        limit, had = allowance.limit or NO_RATE, allowance.take_away(now)
+        allowance.until = 0.0
+
+        async def work(connection: Connection) -> None:
+            row = await connection.fetchrow(_LOCK, tenant)
+            bucket = Bucket(row["tokens"], row["at"], _held.decode(row["held"]))
+            bucket = rate_limit.give_back(bucket, limit, server=self.server, keeps=had.tokens, now=row["now"], lasts=LASTS_S)
+            await _keep(connection, tenant, bucket)
+
+        await self.database.transact(work)
+        allowance.forget()
+        return True
+
+
+async def _keep(connection: Connection, tenant: int, bucket: Bucket) -> None:
+    await connection.execute(_KEEP, tenant, bucket.tokens, bucket.at, msgspec.json.encode(bucket.held).decode())
+
+
+def _refuse_at_once(allowance: Allowance, count: int, now: float) -> None:
+    """What the database is known to refuse is not asked again."""
+    limit, most = allowance.limit, allowance.subscription.max_waiting
+    if allowance.subscription.suspended:
+        raise Forbidden("the tenant is suspended: nothing new is accepted", hint="ask the operator")
+    if limit is not None:
+        if count > limit.burst:
+            raise LimitExceeded(
+                f"{count} tasks at once are more than the burst of {limit.burst:g} that your subscription allows",
+                retry_after=count / limit.per_s, hint=f"send at most {limit.burst:g} in one request",
+            )  # fmt: skip
+        if count > allowance.left(now) and now - allowance.seen[1] < REMEMBERED_S:
+            raise _too_fast(allowance, count, (count - allowance.left(now, at_least=True)) / limit.per_s)
+    until, need = allowance.full_until
+    if most is not None and (count > most or (now < until and count >= need)):
+        raise _too_many(allowance, count)
+
+
+def _too_fast(allowance: Allowance, count: int, wait: float) -> LimitExceeded:
+    rate = allowance.subscription.rate_per_hour or 0.0
+    what = "a task is" if count == 1 else f"{count} tasks are"
+    return LimitExceeded(
+        f"{what} more than your subscription allows now: {rate:g} an hour, {allowance.subscription.burst_size} at once",
+        retry_after=wait, hint="nothing was stored", limit=round(rate), remaining=0,
+    )  # fmt: skip
+
+
+def _too_many(allowance: Allowance, count: int) -> LimitExceeded:
+    most = allowance.subscription.max_waiting
+    return LimitExceeded(
+        f"{count} more waiting tasks are above the quota of {most}", retry_after=FULL_RETRY_S,
+        hint="wait until some have run, or cancel some; nothing was stored",
+    )  # fmt: skip

@@ -1,0 +1,23 @@
+-- name: lock
+-- A tenant's bucket, locked, and the moment, looked up once the lock is ours: a moment from before it would let time flow twice.
+with mine as materialized (select tokens, at, held from allowance where tenant = $1 for update)
+select tokens, extract(epoch from at)::float8 as at, held::text as held, extract(epoch from clock_timestamp())::float8 as now from mine;
+
+-- name: begin
+insert into allowance (tenant, tokens, at) values ($1, $2, clock_timestamp()) on conflict (tenant) do nothing;
+
+-- name: keep
+update allowance set tokens = $2, at = to_timestamp($3::float8), held = $4::jsonb where tenant = $1;
+
+-- name: waiting
+-- How many tasks of a tenant no node holds, counted up to $2: more is as good as full.
+select (select count(*) from (select 1 from task where tenant = $1 and state = 2 limit $2) r)
+    + (select count(*) from (select 1 from task where tenant = $1 and state in (0, 1) limit $2) b) as count;
+
+-- name: used
+-- What a tenant uses now: tasks by state (up to $2 of each), and the shapes of those on nodes.
+select state, shape, count(*) as count from (
+    (select state, shape from task where tenant = $1 and state = 2 limit $2)
+    union all (select state, shape from task where tenant = $1 and state in (0, 1) limit $2)
+    union all (select state, shape from task where state in (3, 4, 5) and tenant = $1 limit $2)
+) t group by state, shape;

@@ -1,0 +1,213 @@
+"""Rate limit and waiting quota on a real database, with several servers (A3 E6)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+
+import msgspec
+import pytest
+
+from headway.domain.tenant import Subscription
+from headway.errors import Forbidden, HeadwayError, LimitExceeded
+from tests.support.engine import ScriptedAgent, engine, function, submit
+
+
+async def subscribe(*cores, tenant: int = 1, **fields) -> None:
+    """The tenant's subscription from now on, known to all of these servers."""
+    body = msgspec.json.encode(Subscription(isolation="none", **fields)).decode()
+    async with cores[0].database.cold() as connection:
+        await connection.execute("update tenant set subscription = $2, changed_at = clock_timestamp() where id = $1", tenant, body)
+    for core in cores:
+        await core.tenants.refresh()
+
+
+async def stored(core) -> int:
+    async with core.database.cold() as connection:
+        return await connection.fetchval("select count(*) from task")
+
+
+async def many(core, count: int):
+    return await submit(core, *[function() for _ in range(count)])
+
+
+async def test_above_the_burst_the_answer_is_limit_exceeded_with_the_time_to_wait_and_nothing_is_stored(dsn):
+    async with engine(dsn) as core:
+        await subscribe(core, rate_per_hour=3600, burst=5)
+        await many(core, 5)
+        with pytest.raises(LimitExceeded) as refused:
+            await many(core, 2)
+        assert 1.0 < refused.value.retry_after <= 2.0
+        assert await stored(core) == 5
+
+
+async def test_a_bulk_is_all_or_nothing(dsn):
+    async with engine(dsn) as core:
+        await subscribe(core, rate_per_hour=36, burst=5)
+        await many(core, 3)
+        with pytest.raises(LimitExceeded):
+            await many(core, 3)
+        await many(core, 2)
+        assert await stored(core) == 5
+
+
+async def test_a_bulk_larger_than_the_burst_is_told_to_be_split(dsn):
+    async with engine(dsn) as core:
+        await subscribe(core, rate_per_hour=3600, burst=5)
+        with pytest.raises(LimitExceeded, match="at most 5 in one request"):
+            await many(core, 6)
+
+
+async def test_who_waits_as_long_as_told_is_served(dsn):
+    async with engine(dsn) as core:
+        await subscribe(core, rate_per_hour=36_000, burst=2)
+        await many(core, 2)
+        with pytest.raises(LimitExceeded) as refused:
+            await many(core, 1)
+        await asyncio.sleep(refused.value.retry_after + 0.01)
+        await many(core, 1)
+
+
+async def test_three_servers_together_keep_to_the_limit_in_every_window(dsn):
+    rate, burst = 200.0, 40
+    async with AsyncExitStack() as stack:
+        cores = [await stack.enter_async_context(engine(dsn, holder=f"server-{i}")) for i in range(3)]
+        await subscribe(*cores, rate_per_hour=rate * 3600, burst=burst)
+        moments: list[float] = []
+        end = time.monotonic() + 2.0
+
+        async def flood(core, size: int) -> None:
+            while (now := time.monotonic()) < end:
+                try:
+                    await many(core, size)
+                    moments.extend([now] * size)  # counted when it was asked for: the tokens were taken later than that
+                except LimitExceeded as error:
+                    await asyncio.sleep(min(error.retry_after, 0.01))
+
+        await asyncio.gather(*(flood(core, size) for core in cores for size in (1, 1, 3, 7)))
+        moments.sort()
+        # The reaction of the servers to a lock is in the moments too, so short windows get a little grace.
+        for first in range(len(moments)):
+            for last in range(first, len(moments)):
+                allowed = burst + rate * (moments[last] - moments[first] + 0.15)
+                assert last - first + 1 <= allowed, (first, last)
+        assert len(moments) == await stored(cores[0])
+        assert len(moments) > 0.6 * (burst + rate * 2.0), "what was paid for can be used"
+
+
+async def test_a_server_that_dies_takes_tokens_with_it_and_makes_none(dsn):
+    async with engine(dsn, holder="a") as first, engine(dsn, holder="b") as second:
+        await subscribe(first, second, rate_per_hour=3.6, burst=20)
+        for _ in range(4):
+            await many(first, 1)  # takes a few more in advance each time
+        held = first.allowances.limited[1].tokens
+        assert held > 0
+        first.allowances.limited.clear()  # as if killed: nobody spends or returns them
+        spent = 4
+        while True:
+            try:
+                await many(second, 1)
+                spent += 1
+            except LimitExceeded:
+                break
+        assert spent <= 20 - held + 1
+
+
+async def test_what_an_idle_server_holds_goes_back(dsn):
+    async with engine(dsn, holder="a") as first, engine(dsn, holder="b") as second:
+        await subscribe(first, second, rate_per_hour=3.6, burst=20)
+        for _ in range(4):
+            await many(first, 1)
+        mine = first.allowances.limited[1]
+        assert mine.tokens > 0
+        mine.used_at -= 2.0
+        assert await first.allowances.run_once() == 1
+        await many(second, 16)
+        with pytest.raises(LimitExceeded):
+            await many(second, 1)
+
+
+async def test_a_flood_of_refused_requests_asks_the_database_at_most_now_and_then(dsn):
+    async with engine(dsn) as core:
+        await subscribe(core, rate_per_hour=36, burst=2)
+        await many(core, 2)
+        asked = 0
+        transact = core.database.transact
+
+        async def counting(work):
+            nonlocal asked
+            asked += 1
+            return await transact(work)
+
+        core.database.transact = counting
+        for _ in range(200):
+            with pytest.raises(LimitExceeded):
+                await core.allowances.take(1, 1)
+        assert asked <= 3
+
+
+async def test_when_the_database_goes_away_in_the_middle_tokens_are_lost_never_doubled(dsn):
+    async with engine(dsn) as core:
+        await subscribe(core, rate_per_hour=3.6, burst=10)
+        await many(core, 1)
+        transact = core.database.transact
+
+        async def lost_after_commit(work):
+            await transact(work)
+            raise HeadwayError("the answer was lost")
+
+        core.database.transact = lost_after_commit
+        with pytest.raises(HeadwayError, match="the answer was lost"):
+            await core.allowances.take(1, 4)
+        core.database.transact = transact
+        taken = 1
+        while True:
+            try:
+                await core.allowances.take(1, 1)
+                taken += 1
+            except LimitExceeded:
+                break
+        assert taken <= 10 - 3
+
+
+async def test_waiting_tasks_are_kept_below_the_quota_over_all_servers(dsn):
+    async with AsyncExitStack() as stack:
+        cores = [await stack.enter_async_context(engine(dsn, holder=f"server-{i}")) for i in range(3)]
+        await subscribe(*cores, max_waiting=100)
+
+        async def fill(core) -> None:
+            for size in (7, 5, 3, 2, 1) * 8:
+                try:
+                    await many(core, size)
+                except LimitExceeded:
+                    core.allowances.limited[1].forget()  # do not believe it: ask again
+
+        await asyncio.gather(*map(fill, cores))
+        assert 80 <= await stored(cores[0]) <= 100
+
+
+async def test_tasks_that_ran_make_room_in_the_quota(dsn):
+    async with engine(dsn) as core:
+        await subscribe(core, max_waiting=3)
+        await many(core, 3)
+        with pytest.raises(LimitExceeded, match="quota of 3"):
+            await many(core, 1)
+        agent = await ScriptedAgent(core).join()
+        await agent.orders(3)
+        core.allowances.limited[1].forget()
+        await many(core, 1)
+
+
+async def test_a_suspended_tenant_submits_nothing(dsn):
+    async with engine(dsn) as core:
+        await subscribe(core, suspended=True)
+        with pytest.raises(Forbidden, match="suspended"):
+            await many(core, 1)
+        await subscribe(core)
+        await many(core, 1)
+
+
+async def test_a_tenant_without_limits_has_no_entry_and_asks_nobody(dsn):
+    async with engine(dsn) as core:
+        assert await core.allowances.take(1, 1_000_000) is None
