@@ -102,6 +102,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     runner_idle_s: Annotated[float, _duration("agent", "An idle runner ends after so long.")] = 60.0
     max_output: Annotated[int, _size("agent", "Output kept of one attempt; the middle of longer output is cut.", low=1024)] = MIB
 
+    volumes: Annotated[dict[str, str], Option("agent", "Shared volumes of this node: name=folder.", unit="labels")] = {}
+    runners: Annotated[dict[str, str], Option("agent", "Further warm runners: language=command line.", unit="labels")] = {}
+    fetch_hosts: Annotated[
+        list[str], Option("agent", "Hosts that tasks may be fetched from by URL; none when not set.", unit="words")
+    ] = []
+    prepare_s: Annotated[float, _duration("agent", "Longest preparation of a task's packages.", low=1.0)] = 600.0
+    prepared_size: Annotated[int, _size("agent", "Prepared packages and files that are kept.", low=MIB)] = 10 * 1024 * MIB
+    container_engine: Annotated[str, Option("agent", "Command line that runs containers: auto, none, podman, docker ...")] = "auto"
+
     sources: dict[str, str] = {}
 
 
@@ -132,7 +141,7 @@ def options() -> dict[str, tuple[Any, Option]]:
 
 def environment(settings: Settings) -> dict[str, str]:
     """The settings that are no defaults, as variables: a process started with them loads the same settings."""
-    return {variable_of(name): _written(getattr(settings, name)) for name in settings.sources}
+    return {variable_of(name): _written(getattr(settings, name), options()[name][1].unit) for name in settings.sources}
 
 
 def variable_of(name: str) -> str:
@@ -279,10 +288,10 @@ def _plain(kind: Any) -> str:
     return next(plain.__name__ for plain in (int, float, str) if plain is kind or plain in get_args(kind))
 
 
-def _written(value: Any) -> str:
+def _written(value: Any, unit: str = "") -> str:
     if isinstance(value, dict):
         return ",".join(f"{key}={item}" for key, item in value.items())
-    return os.pathsep.join(value) if isinstance(value, list) else str(value)
+    return ("," if unit == "words" else os.pathsep).join(value) if isinstance(value, list) else str(value)
 
 
 def _text(value: Any) -> str:
@@ -332,6 +341,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "path": _path,
     "paths": _paths,
     "labels": _labels,
+    "words": lambda value: [_text(word).strip() for word in (value.split(",") if isinstance(value, str) else value) if word],
 }
 _EXPECTED = {
     "str": "a text",
@@ -342,6 +352,7 @@ _EXPECTED = {
     "path": "a folder",
     "paths": f"folders separated by {os.pathsep!r}, or a list of them",
     "labels": "labels as k=v,k=v, or a table of them",
+    "words": "words separated by commas, or a list of them",
 }
 
 

@@ -100,8 +100,8 @@ def test_a_lower_attempt_is_never_started_after_a_higher_one() -> None:
 
 def test_a_small_task_passes_a_large_one_that_does_not_fit_but_not_for_ever() -> None:
     queue = LocalQueue()
-    wide = Recipe(WIDE, LARGE.amounts(), 1.0, False, Estimate())
-    small = Recipe(PROGRAM, SMALL.amounts(), 1.0, False, Estimate())
+    wide = Recipe(WIDE, LARGE.amounts(), 1.0, "", Estimate())
+    small = Recipe(PROGRAM, SMALL.amounts(), 1.0, "", Estimate())
     queue.add(queue.group(wide), [order(1, 2)])
     queue.add(queue.group(small), [order(n) for n in range(2, 2 * PASSES)])
     free, started = (500, 1000, 0, 0, 0, 0), 0

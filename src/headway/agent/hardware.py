@@ -6,32 +6,57 @@ import os
 import platform
 import shutil
 from collections.abc import Mapping
+from pathlib import Path
 
-from headway.agent.interpreters import LABELLED
+from headway.agent.containers import engine_words
+from headway.agent.interpreters import found_interpreters
+from headway.agent.warm import runner_labels
 from headway.domain.resources import Capacity
 
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _CGROUP_CPU = "/sys/fs/cgroup/cpu.max"
 
 
-def capacity(*, cpus: float | None, memory: int | None, disk: int | None, labels: Mapping[str, str], work_dir: str) -> Capacity:
-    """Settings win over what was found."""
+def capacity(
+    *,
+    cpus: float | None,
+    memory: int | None,
+    disk: int | None,
+    labels: Mapping[str, str],
+    work_dir: str,
+    volumes: Mapping[str, str] = {},
+    runners: Mapping[str, str] = {},
+    engine: str = "none",
+) -> Capacity:
+    """Settings win over what was found. What the tasks of a language, a volume or an image need are labels like any other."""
     return Capacity(
         cpus_milli=round((_cpus() if cpus is None else cpus) * 1000),
         memory=_memory() if memory is None else memory,
         disk=shutil.disk_usage(work_dir).free if disk is None else disk,
-        labels={**found_labels(), **labels},
+        labels={
+            **found_labels(),
+            **found_interpreters(interpreter_cache()),
+            **runner_labels(runners),
+            **{f"volume/{name}": "yes" for name, folder in volumes.items() if os.path.isdir(folder)},
+            **({"container": os.path.basename(words[0])} if (words := engine_words(engine)) else {}),
+            **labels,
+        },
     )
 
 
 def found_labels() -> dict[str, str]:
-    labels = {
+    return {
         "os": platform.system().lower(),
         "arch": platform.machine(),
         "hostname": platform.node(),
         "python": platform.python_version(),
     }
-    return labels | {name.lower(): "yes" for name in LABELLED if shutil.which(name)}
+
+
+def interpreter_cache() -> Path:
+    """Where versions of programs are remembered: by user, since agents of one machine see the same programs."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "headway" / "interpreters.json"
 
 
 def _cpus() -> float:

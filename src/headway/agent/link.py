@@ -26,6 +26,15 @@ class Terms(msgspec.Struct):
     runner_growth: int = 256 * 2**20
     runner_idle_s: float = 60.0
     paths: list[str] = []
+    url: str = ""
+    token: str | None = None
+    tls_ca: str | None = None
+    volumes: dict[str, str] = {}
+    runners: dict[str, str] = {}
+    fetch_hosts: list[str] = []
+    prepare_s: float = 600.0
+    prepared_size: int = 10 * 2**30
+    container_engine: str = "auto"
 
 
 class Setup(msgspec.Struct, array_like=True, tag="setup"):

@@ -41,7 +41,7 @@ class Recipe:
     definition: Definition
     need: Amounts
     cap_s: float
-    function: bool
+    kind: str  # of the runners that may call it; empty: a program
     estimate: Estimate
 
 
@@ -49,7 +49,7 @@ class Recipe:
 class Group:
     """Waiting orders of one kind and one shape."""
 
-    function: bool
+    kind: str
     need: Amounts
     orders: deque[Order] = field(default_factory=deque)
     arrivals: deque[list[int]] = field(default_factory=deque)  # [number of the first, how many] for each run of arrivals
@@ -61,14 +61,14 @@ class LocalQueue:
     """Groups of waiting orders, the oldest head first."""
 
     def __init__(self) -> None:
-        self.groups: dict[tuple[bool, Amounts], Group] = {}
+        self.groups: dict[tuple[str, Amounts], Group] = {}
         self._arrivals = 1
 
     def group(self, recipe: Recipe) -> Group:
-        key = (recipe.function, recipe.need)
+        key = (recipe.kind, recipe.need)
         found = self.groups.get(key)
         if found is None:
-            found = self.groups[key] = Group(recipe.function, recipe.need)
+            found = self.groups[key] = Group(recipe.kind, recipe.need)
         return found
 
     def add(self, group: Group, orders: Collection[Order]) -> None:

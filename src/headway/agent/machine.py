@@ -14,6 +14,7 @@ from typing import Any
 
 from headway.agent.local_queue import Amounts, Estimate, LocalQueue, Recipe, minus, plus
 from headway.agent.pool import Pool
+from headway.agent.preparing import Preparing
 from headway.agent.reports import error_text
 from headway.agent.signals import (
     DrainAsked,
@@ -23,6 +24,7 @@ from headway.agent.signals import (
     Fenced,
     Instruction,
     OrdersArrived,
+    Prepared,
     ProcessEnded,
     RunnerDid,
     RunnerEnded,
@@ -38,6 +40,8 @@ from headway.agent.signals import (
     Tick,
 )
 from headway.agent.steering import Steering
+from headway.domain.content import needs_preparation, runner_kind
+from headway.domain.languages import PYTHON
 from headway.domain.lifecycle import Outcome
 from headway.domain.task import Definition
 from headway.wire.exchange import Cancel, ErrorInfo, Finished, Notice, Order, Ref, Started
@@ -80,11 +84,13 @@ class Machine:
         self._seen: dict[int, int] = {}  # task id -> highest attempt accepted
         self._seen_before: dict[int, int] = {}
         self._seen_since = 0.0
+        self.preparing = Preparing(self)
         self._parked: dict[int, Order] = {}  # a higher attempt waits for the end of a lower one
         self._announce_at = 0.0
         self._stalls: dict[int, tuple[int, float]] = {}  # group -> (orders taken from it, since when it is so)
         self._handlers: dict[type, Callable[[Any], None]] = {
             OrdersArrived: self._orders_arrived,
+            Prepared: lambda s: self.preparing.done(s),
             ProcessEnded: self._process_ended,
             RunnerReady: lambda s: self.pool.ready(s.runner, s.now),
             RunnerDid: self._runner_did,
@@ -110,7 +116,14 @@ class Machine:
         refs += [(running.order.id, running.order.attempt) for running in self.running.values()]
         refs += [(order.id, order.attempt) for runner in self.pool.runners.values() for order in runner.batch]
         refs += [(order.id, order.attempt) for order in self._parked.values()]
+        refs += [(order.id, order.attempt) for order in self.preparing]
         return refs
+
+    def definitions_held(self) -> set[int]:
+        """The definitions of everything that waits or runs here."""
+        held = {order.definition for order in self.queue} | {running.order.definition for running in self.running.values()}
+        held |= {order.definition for runner in self.pool.runners.values() for order in runner.batch}
+        return held | {order.definition for order in self._parked.values()} | {order.definition for order in self.preparing}
 
     @property
     def busy(self) -> bool:
@@ -143,7 +156,7 @@ class Machine:
         if self.draining:
             self._give_back(accepted)
         else:
-            self._enqueue(accepted)
+            self._accept(accepted)
         if refs or unknown:
             self.out.append(Take(refs, list(unknown)))
         if s.cancels:
@@ -151,7 +164,11 @@ class Machine:
         if s.controls:
             self.steering.control(s.controls, s.now)
 
-    def _enqueue(self, orders: list[Order]) -> None:
+    def _accept(self, orders: list[Order]) -> None:
+        """Orders to run: what needs preparation waits for it first, outside the queue and its own cap (H5)."""
+        self.enqueue(self.preparing.keep(orders) if self.preparing.needed else orders)
+
+    def enqueue(self, orders: list[Order]) -> None:
         """Append runs of orders of one group at a time: one lookup for a run, not for an order."""
         begin, last = 0, None
         for at, order in enumerate(orders):
@@ -170,14 +187,15 @@ class Machine:
         what = definition.function
         estimate = self._estimates.setdefault(what, Estimate()) if what else Estimate()
         need = definition.resources.amounts()
-        self.recipes[number] = Recipe(definition, need, definition.cap_ms / 1000, bool(what), estimate)
+        self.recipes[number] = Recipe(definition, need, definition.cap_ms / 1000, runner_kind(definition), estimate)
+        if needs_preparation(definition):
+            self.preparing.needed.add(number)
 
     def _forget_definitions(self) -> None:
-        held = {order.definition for order in self.queue} | {running.order.definition for running in self.running.values()}
-        held |= {order.definition for runner in self.pool.runners.values() for order in runner.batch}
-        held |= {order.definition for order in self._parked.values()}
+        held = self.definitions_held()
         self.recipes = {number: recipe for number, recipe in self.recipes.items() if number in held}
-        self._estimates = {recipe.definition.function: recipe.estimate for recipe in self.recipes.values() if recipe.function}
+        self._estimates = {recipe.definition.function: recipe.estimate for recipe in self.recipes.values() if recipe.kind}
+        self.preparing.needed &= self.recipes.keys()
 
     def _forget(self, now: float) -> None:
         if len(self._seen) > REMEMBER and now - self._seen_since > REMEMBER_S:
@@ -186,6 +204,7 @@ class Machine:
     def _supersede(self, order: Order, now: float) -> bool:
         """A higher attempt of a task seen before. True when it must wait for the end of the lower one."""
         self.queue.remove({order.id})
+        self.preparing.remove({order.id})
         if (running := self.running.get(order.id)) is not None:
             self.end_running(running, Outcome.PRE_EMPTED, 0.0, now)
         elif not self.pool.end_task(order.id, Outcome.PRE_EMPTED, 0.0, now):
@@ -203,7 +222,7 @@ class Machine:
 
     def _unpark(self, task: int) -> None:
         if self._parked and (order := self._parked.pop(task, None)) is not None:
-            self._enqueue([order])
+            self._accept([order])
 
     # --- starting
 
@@ -211,7 +230,7 @@ class Machine:
         self.pool.top_up(now)
         skip: set[int] = set()
         while (group := self.queue.next(self.free, skip)) is not None:
-            if group.function:
+            if group.kind:
                 if not self.pool.give(group, now):
                     skip.add(id(group))
                 continue
@@ -255,6 +274,8 @@ class Machine:
 
     def _runner_ended(self, s: RunnerEnded) -> None:
         runner, lost, current, rest = self.pool.ended(s)
+        if not runner.ready and runner.kind not in ("", PYTHON.name):
+            self._no_runner(runner.kind, s.why)
         for order in lost:
             self.tell(
                 order, Outcome.PRE_EMPTED, ErrorInfo("RunnerCrashed", "it was done, but its result was lost when its runner died")
@@ -271,6 +292,15 @@ class Machine:
             else:
                 self.tell(current, Outcome.RUNNER_CRASHED, ErrorInfo("RunnerCrashed", s.why), s.started_ms)
         self.requeue(rest)
+
+    def _no_runner(self, kind: str, why: str) -> None:
+        """A runner of this kind died before it was ready: another would too. Its tasks are told, instead of trying for ever."""
+        for group in self.queue.groups.values():
+            if group.kind == kind:
+                for order in self.queue.take_out(group):
+                    self.tell(
+                        order, Outcome.NOT_STARTABLE, ErrorInfo("NotStartable", f"no runner for {kind} could be started: {why}")
+                    )
 
     def tell(self, order: Order, outcome: Outcome, info: ErrorInfo, started_ms: int | None = None) -> None:
         """Report an attempt that ended without a word of its own."""
@@ -298,7 +328,8 @@ class Machine:
     def _cancel(self, cancels: list[Cancel], now: float) -> None:
         asked = {cancel.id: cancel for cancel in cancels}
         waiting = {order.id for order in self.queue if order.id in asked and order.attempt == asked[order.id].attempt}
-        for order in self.queue.remove(waiting):
+        waiting |= {order.id for order in self.preparing if order.id in asked and order.attempt == asked[order.id].attempt}
+        for order in (*self.queue.remove(waiting), *self.preparing.remove(waiting)):
             self.tell(order, Outcome.CANCELLED, ErrorInfo("Cancelled", "cancelled before it began"))
         for cancel in cancels:
             running = self.running.get(cancel.id)
@@ -355,7 +386,7 @@ class Machine:
     def _drain_asked(self, s: DrainAsked) -> None:
         self.draining = s.on
         if s.on:
-            self._give_back(self.queue.empty())
+            self._give_back(self.queue.empty() + self.preparing.empty())
             self.pool.ask_all_back()
 
     def _give_back_stalled(self, now: float) -> None:
@@ -395,6 +426,7 @@ class Machine:
         self.running.clear()
         self.pool.clear()
         self.queue.empty()
+        self.preparing.empty()
         self._parked.clear()
         self._seen, self._seen_before = {}, {}  # the next boot gets new attempts; orders to this boot are refused by the shell
 

@@ -33,6 +33,7 @@ from headway.agent.exchange import ExchangeSide, Servers
 from headway.agent.hardware import capacity
 from headway.agent.link import Adopt, EndAll, Quit, Setup
 from headway.agent.link_async import Link
+from headway.agent.preparations import PASSED_ON as BUILD_ENVIRONMENT
 from headway.agent.process import INHERITED, INSTANCE
 from headway.agent.runners import PASSED_ON
 from headway.agent.supervisor import LINK_FD, PROCESS
@@ -269,11 +270,20 @@ def _failed(error: BaseException | None) -> int:
 
 
 def _capacity(settings: Settings, work_dir: str) -> Capacity:
-    return capacity(cpus=settings.cpus, memory=settings.memory, disk=settings.disk, labels=settings.labels, work_dir=work_dir)
+    return capacity(
+        cpus=settings.cpus,
+        memory=settings.memory,
+        disk=settings.disk,
+        labels=settings.labels,
+        work_dir=work_dir,
+        volumes=settings.volumes,
+        runners=settings.runners,
+        engine=settings.container_engine,
+    )
 
 
 def _environment(source: Mapping[str, str], instance: str) -> dict[str, str]:
     """For the supervisor: what tasks and runners may inherit, and its mark. No token: it gets the settings by the link."""
-    env = {name: source[name] for name in (*INHERITED, *PASSED_ON) if name in source}
+    env = {name: source[name] for name in (*INHERITED, *PASSED_ON, *BUILD_ENVIRONMENT) if name in source}
     env[PROCESS] = instance
     return env

@@ -27,6 +27,7 @@ from headway.agent.signals import (
     StopRunner,
     Tick,
 )
+from headway.domain.languages import PYTHON
 from headway.domain.lifecycle import Outcome
 from headway.wire.exchange import Order, Started
 
@@ -48,6 +49,7 @@ GRACE_S = 5.0
 @dataclass(slots=True)
 class Runner:
     number: int
+    kind: str = ""  # which functions it can call (domain.content.runner_kind)
     ready: bool = False
     need: Amounts | None = None  # what it holds while it has a batch
     batch: deque[Order] = field(default_factory=deque)
@@ -99,11 +101,11 @@ class Pool:
         """Whether some task may be stuck behind another, so that time must be looked at closely."""
         return any(len(runner.batch) > 1 and not runner.asked for runner in self.runners.values())
 
-    def start(self) -> None:
-        """Start one more runner."""
+    def start(self, kind: str = PYTHON.name, definition: int | None = None) -> None:
+        """Start one more runner, as this definition needs it."""
         self._number += 1
-        self.runners[self._number] = Runner(self._number)
-        self.machine.out.append(StartRunner(self._number))
+        self.runners[self._number] = Runner(self._number, kind)
+        self.machine.out.append(StartRunner(self._number, kind, definition))
 
     def ready(self, number: int, now: float) -> None:
         runner = self.runners[number]
@@ -115,7 +117,7 @@ class Pool:
         """Runners that will soon be done get more of the same shape; they keep their resources."""
         for runner in self.runners.values():
             if runner.batch and runner.open and not runner.stuck and len(runner.batch) * runner.each_s < LOW_S:
-                group = self.machine.queue.groups.get((True, runner.need or ()))
+                group = self.machine.queue.groups.get((runner.kind, runner.need or ()))
                 if group is not None and group.orders and self._first(group):
                     self._fill(runner, group, now)
 
@@ -127,28 +129,31 @@ class Pool:
     def give(self, group: Group, now: float) -> bool:
         """Hand the head of the group to an idle runner; False when there is none (one is started then)."""
         for runner in self.runners.values():
-            if runner.open and not runner.batch:
+            if runner.open and not runner.batch and runner.kind == group.kind:
                 self.machine.allocate(group.need)
                 runner.need = group.need
                 self._fill(runner, group, now)
                 return True
         if self._soon_free(group):
             return False
-        starting = sum(not runner.ready for runner in self.runners.values())
+        starting = sum(not runner.ready for runner in self._of(group.kind))
         if starting < min(len(group.orders), STARTING):
             room = min(
                 (there // asked for there, asked in zip(self.machine.free, group.need, strict=True) if asked), default=STARTING
             )
             for _ in range(min(len(group.orders), STARTING, room) - starting):
-                self.start()
+                self.start(group.kind, group.orders[0].definition)
         return False
+
+    def _of(self, kind: str) -> Iterator[Runner]:
+        return (runner for runner in self.runners.values() if runner.kind == kind)
 
     def _soon_free(self, group: Group) -> bool:
         """Whether the runners there are will be through with the group before a new one could begin.
 
         Tiny tasks that ask for a hundredth of a CPU would otherwise start two hundred processes to run for a millisecond each.
         """
-        working = sum(not (runner.stuck or runner.stopping or runner.ending) for runner in self.runners.values())
+        working = sum(not (runner.stuck or runner.stopping or runner.ending) for runner in self._of(group.kind))
         if working < self.machine.cores:
             return False
         predicted = self.machine.recipes[group.orders[0].definition].estimate.seconds
@@ -340,9 +345,12 @@ class Pool:
         return found
 
     def _end_idle(self, now: float) -> None:
-        """One warm runner always stays: the next function must not wait for an interpreter to start."""
+        """One warm Python runner always stays: the next function must not wait for an interpreter to start."""
         idle = [runner for runner in self.runners.values() if runner.open and not runner.batch]
-        for runner in idle[1:]:
+        stays = next((runner for runner in idle if runner.kind == PYTHON.name), None)
+        for runner in idle:
+            if runner is stays:
+                continue
             if now - runner.idle_since >= self._idle_s:
                 runner.stopping = True
                 self.machine.out.append(StopRunner(runner.number))

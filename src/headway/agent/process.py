@@ -11,6 +11,7 @@ import msgspec
 from headway.agent import tree
 from headway.agent.interpreters import NotStartable, command_of
 from headway.agent.output import Capture
+from headway.agent.prepare import Answer
 from headway.agent.reports import error_text
 from headway.agent.scratch import CHECKPOINT
 from headway.agent.spawn import Launch, launch
@@ -23,6 +24,7 @@ INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "USER", "LOGNAME", "TZ", "TMPDIR"
 RESULT_LIMIT = 4 * 2**20
 READ = 64 * 1024
 TRY_LATER, REQUEUE = 75, 85
+_PLAIN = Answer()  # of a definition that needed no preparation
 
 
 def clean_environment(source: Mapping[str, str], instance: str) -> dict[str, str]:
@@ -61,8 +63,8 @@ class Process:
 class Spawner:
     """Starts executables, many at a time."""
 
-    def __init__(self, base_env: dict[str, str]) -> None:
-        self._base_env = base_env
+    def __init__(self, base_env: dict[str, str], ready: Mapping[int, Answer], volumes: Mapping[str, str]) -> None:
+        self._base_env, self._ready, self._volumes = base_env, ready, volumes
         self._argv: dict[int, tuple[Definition, list[str]]] = {}  # definition -> what it runs, looked up once
 
     def prepare(self, process: Process, definition: Definition) -> Launch:
@@ -102,9 +104,10 @@ class Spawner:
 
     def _command(self, order: Order, definition: Definition, env: dict[str, str], workdir: str, *, fresh: bool) -> list[str]:
         known = self._argv.get(order.definition)
-        if known is not None and known[0] is definition and not fresh:
+        if known is not None and known[0] is definition and not fresh and order.definition not in self._ready:
             return known[1]
-        argv = command_of(definition, env, workdir)
+        ready = self._ready.get(order.definition, _PLAIN)
+        argv = command_of(definition, env, workdir, executable=ready.executable, program_of=ready.program, volumes=self._volumes)
         if len(self._argv) > 1000:
             self._argv.clear()
         self._argv[order.definition] = (definition, argv)
@@ -118,6 +121,10 @@ class Spawner:
         env["HEADWAY_RESULT"] = f"{directory}/result"
         env["HEADWAY_CHECKPOINT_DIR"] = f"{directory}/{CHECKPOINT}"
         env["HEADWAY_DEADLINE"] = f"{(process.started_ms + definition.cap_ms) / 1000:.3f}"
+        if (ready := self._ready.get(order.definition)) is not None:
+            env |= ready.env
+        for name in definition.content.volumes:
+            env[f"HEADWAY_VOLUME_{name.upper().replace('-', '_').replace('.', '_')}"] = self._volumes.get(name, "")
         if order.traceparent:
             env["TRACEPARENT"] = order.traceparent
         if order.input and order.input != b"null":

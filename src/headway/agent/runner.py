@@ -22,8 +22,9 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 import msgspec
 
@@ -296,6 +297,9 @@ def _failed(task: int, attempt: int, started_ms: int, ended_ms: int, error: Base
     """The row of a call that raised, or of a function that is not there."""
     import traceback  # not at the top: it would cost each runner's start 20 ms
 
+    if isinstance(own := getattr(error, "trace", None), str):  # of another language, which has a trace of its own
+        info = error_text(ErrorInfo(error.kind, error.message[:TRACE], own[-TRACE:]))  # type: ignore[attr-defined]
+        return (task, attempt, int(Outcome.ERROR), started_ms, ended_ms, None, None, info)
     missing = isinstance(error, NotFound)
     text = "" if missing and error.__cause__ is None else "".join(traceback.format_exception(error))
     kind = "NotStartable" if missing else _name(type(error))
@@ -350,6 +354,14 @@ _SPAWNING = frozenset({"os.fork", "os.forkpty", "os.posix_spawn", "os.system", "
 
 def main() -> None:
     """Arguments: tasks before it is recycled, growth in bytes likewise, then folders to import from."""
+    run_as_runner(Runner, lambda runner: None)
+
+
+R = TypeVar("R", bound=Runner)
+
+
+def run_as_runner(kind: type[R], begin: Callable[[R], None]) -> None:
+    """Be a runner of this kind until the supervisor says stop; `begin` is called before it is ready."""
     global _stdout, _stderr
     tree.prctl(tree.PR_SET_PDEATHSIG, signal.SIGKILL)
     tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
@@ -360,7 +372,7 @@ def main() -> None:
     for fd in (SOCKET_FD, SHARED_FD):
         os.set_inheritable(fd, False)
     memory = mmap.mmap(SHARED_FD, mmap.PAGESIZE)
-    runner = Runner(socket.socket(fileno=SOCKET_FD), memoryview(memory).cast("q"), tasks=int(tasks), growth=int(growth))
+    runner = kind(socket.socket(fileno=SOCKET_FD), memoryview(memory).cast("q"), tasks=int(tasks), growth=int(growth))
     faulthandler.enable()
     _stdout, _stderr = Printed(runner, 1), Printed(runner, 2)
     sys.stdout, sys.stderr = _as_text(_stdout), _as_text(_stderr)
@@ -375,6 +387,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, interrupt)
     sys.addaudithook(note)
     context._running = runner.context
+    begin(runner)
     threading.Thread(target=runner.read, daemon=True).start()
     runner.serve()
     os._exit(0)

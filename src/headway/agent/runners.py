@@ -8,7 +8,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -19,14 +19,17 @@ from headway.agent.link import SHARED_FD, SOCKET_FD, Channel, Terms
 from headway.agent.local_queue import Recipe
 from headway.agent.loop import Loop
 from headway.agent.output import STDERR, STDOUT, Capture
+from headway.agent.prepare import Answer
 from headway.agent.process import read_available
 from headway.agent.reports import Outbox
 from headway.agent.signals import RunnerDid, RunnerEnded, RunnerGaveBack, RunnerReady, Stimulus
+from headway.agent.warm import runner_command
 from headway.wire.exchange import Order, Progress
 
 _TWO = struct.Struct("qq")
 _decode = msgspec.msgpack.Decoder().decode
 _START = "from headway.agent.runner import main; main()"
+_BRIDGE = "from headway.agent.bridge import main; main()"
 PASSED_ON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH")  # so that a runner imports what the agent does
 
 
@@ -48,8 +51,16 @@ class RunnerProcess:
 
 
 class Runners:
-    def __init__(self, loop: Loop, outbox: Outbox, terms: Terms, env: dict[str, str], handle: Callable[[Stimulus], None]) -> None:
-        self._loop, self._outbox, self._terms, self._handle = loop, outbox, terms, handle
+    def __init__(
+        self,
+        loop: Loop,
+        outbox: Outbox,
+        terms: Terms,
+        env: dict[str, str],
+        ready: Mapping[int, Answer],
+        handle: Callable[[Stimulus], None],
+    ) -> None:
+        self._loop, self._outbox, self._terms, self._ready, self._handle = loop, outbox, terms, ready, handle
         self._env = {**env, **{name: os.environ[name] for name in PASSED_ON if name in os.environ}}
         self._by_number: dict[int, RunnerProcess] = {}
         self._by_pid: dict[int, RunnerProcess] = {}
@@ -61,19 +72,20 @@ class Runners:
     def current(self) -> dict[int, tuple[int, float]]:
         return {number: runner.current() for number, runner in self._by_number.items()}
 
-    def start(self, number: int) -> None:
+    def start(self, number: int, kind: str, definition: int | None, recipes: dict[int, Recipe]) -> None:
+        """Start a runner; one of another language, or with packages of its own, as the definition needs it."""
         ours, theirs = socket.socketpair()
         shared_fd = os.memfd_create("headway-runner")
         os.ftruncate(shared_fd, mmap.PAGESIZE)
         stdout, child_stdout = os.pipe()
         stderr, child_stderr = os.pipe()
-        terms = self._terms
+        folder = recipes[definition].definition.workdir if definition is not None else ""
         # Targets 3 and 4 may be sources too: both are first moved out of the way.
         high = [os.dup(theirs.fileno()), os.dup(shared_fd)]
         pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-P", "-c", _START, str(terms.runner_tasks), str(terms.runner_growth), *terms.paths],
-            self._env,
+            [sys.executable, "-P", "-c", *self._words(kind, folder)],
+            self._environment(kind, definition, recipes),
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_DUP2, child_stdout, 1),
@@ -95,6 +107,24 @@ class Runners:
         for stream, fd in ((STDOUT, stdout), (STDERR, stderr)):
             os.set_blocking(fd, False)
             self._loop.add(fd, self._pipe_reader(runner, stream, fd))
+
+    def _words(self, kind: str, folder: str) -> list[str]:
+        terms, foreign = self._terms, runner_command(kind, self._terms.runners)
+        words = [str(terms.runner_tasks), str(terms.runner_growth), *terms.paths]
+        return [_START, *words] if foreign is None else [_BRIDGE, *words, "--", folder, *foreign]
+
+    def _environment(self, kind: str, definition: int | None, recipes: dict[int, Recipe]) -> dict[str, str]:
+        """A runner of another language serves only tasks of one environment: it is put on at its start."""
+        if definition is None:
+            return self._env
+        env = self._env.copy()
+        if (ready := self._ready.get(definition)) is not None:
+            env |= ready.env
+            own = self._env.get("PYTHONPATH")
+            env["PYTHONPATH"] = os.pathsep.join([ready.env["PYTHONPATH"], own] if own else [ready.env["PYTHONPATH"]])
+        if runner_command(kind, self._terms.runners) is not None:
+            env |= recipes[definition].definition.env
+        return env
 
     # --- talking
 

@@ -21,6 +21,16 @@ class OrdersArrived:
 
 
 @dataclass(slots=True)
+class Prepared:
+    """What a definition needs is there, or cannot be: `error` says why and `log` shows it."""
+
+    definition: int
+    now: float
+    error: str = ""
+    log: str = ""
+
+
+@dataclass(slots=True)
 class ProcessEnded:
     """An executable ended, or could not be started. `finished` says how, as far as its exit status tells."""
 
@@ -92,7 +102,17 @@ class Fenced:
 
 
 Stimulus = (
-    OrdersArrived | ProcessEnded | RunnerReady | RunnerDid | RunnerGaveBack | RunnerEnded | Tick | DrainAsked | EndAllAsked | Fenced
+    OrdersArrived
+    | Prepared
+    | ProcessEnded
+    | RunnerReady
+    | RunnerDid
+    | RunnerGaveBack
+    | RunnerEnded
+    | Tick
+    | DrainAsked
+    | EndAllAsked
+    | Fenced
 )
 
 # --- instructions ------------------------------------------------------------------------------------------------------
@@ -104,6 +124,14 @@ class Take:
 
     refs: list[Ref]
     unknown: list[int]
+
+
+@dataclass(slots=True)
+class Prepare:
+    """See to what this definition needs before it can start; Prepared answers."""
+
+    number: int
+    definition: Definition
 
 
 @dataclass(slots=True)
@@ -144,7 +172,11 @@ class SignalProcess:
 
 @dataclass(slots=True)
 class StartRunner:
+    """Start a runner of this kind, as `definition` needs it; None: any Python function."""
+
     runner: int
+    kind: str
+    definition: int | None = None
 
 
 @dataclass(slots=True)
@@ -202,6 +234,7 @@ class TellReturned:
 
 Instruction = (
     Take
+    | Prepare
     | Spawn
     | EndProcess
     | Freeze

@@ -21,6 +21,7 @@ import msgspec
 
 from headway.agent import tree
 from headway.agent.clock import boottime, wall_ms
+from headway.agent.containers import engine_words
 from headway.agent.executables import Executables, reap
 from headway.agent.freeze import Freezer
 from headway.agent.link import (
@@ -43,6 +44,8 @@ from headway.agent.link import (
 )
 from headway.agent.loop import Loop
 from headway.agent.machine import Machine
+from headway.agent.preparations import PASSED_ON as BUILD_ENVIRONMENT
+from headway.agent.preparations import Preparations
 from headway.agent.process import INSTANCE, Spawner, clean_environment
 from headway.agent.reports import Outbox
 from headway.agent.runners import Runners
@@ -59,6 +62,7 @@ from headway.agent.signals import (
     Instruction,
     Nudge,
     OrdersArrived,
+    Prepare,
     ProcessEnded,
     SignalProcess,
     Spawn,
@@ -99,8 +103,12 @@ class Supervisor:
         self.machine = Machine(tuple(setup.capacity), wall_ms=wall_ms, idle_s=terms.runner_idle_s)
         scratch = Scratch(os.path.join(setup.work_dir, "scratch"))
         env = clean_environment(os.environ, setup.instance)
-        self.executables = Executables(self.loop, self.outbox, Spawner(env), scratch, setup.instance, terms.max_output)
-        self.runners = Runners(self.loop, self.outbox, terms, env, self.handle)
+        build_env = env | {name: os.environ[name] for name in BUILD_ENVIRONMENT if name in os.environ}
+        self.preparations = Preparations(terms, setup.work_dir, build_env, engine_words(terms.container_engine), self.handle)
+        self.preparations.in_use = self.machine.definitions_held
+        spawner = Spawner(env, self.preparations.ready, terms.volumes)
+        self.executables = Executables(self.loop, self.outbox, spawner, scratch, setup.instance, terms.max_output)
+        self.runners = Runners(self.loop, self.outbox, terms, env, self.preparations.ready, self.handle)
         self.runners.running_task = self._running_task
         self.freezer = Freezer()
         self.quitting = False
@@ -125,7 +133,8 @@ class Supervisor:
             Freeze: lambda i: self.freezer.freeze(*self._tree_of(i)),
             Thaw: lambda i: self.freezer.thaw(*self._tree_of(i)),
             SignalProcess: lambda i: self.executables.signal(i.id, i.signal),
-            StartRunner: lambda i: self.runners.start(i.runner),
+            Prepare: lambda i: self.preparations.prepare(i.number, i.definition),
+            StartRunner: lambda i: self.runners.start(i.runner, i.kind, i.definition, self.machine.recipes),
             GiveBatch: lambda i: self.runners.give(i.runner, i.orders, self.machine.recipes),
             AskBack: lambda i: self.runners.say(i.runner, "back"),
             Nudge: lambda i: self.runners.say(i.runner, "nudge"),
@@ -231,7 +240,8 @@ class Supervisor:
             return
         for pid, status, _ in exits:
             self.runners.ended(pid, status)
-        known = self.runners.pids | {self.exchange}
+            self.preparations.ended(pid, status)
+        known = self.runners.pids | self.preparations.pids | {self.exchange}
         self.handle(*(ProcessEnded(finished, boottime()) for finished in self.executables.ended(exits, known)))
 
     def _running_task(self, number: int) -> tuple[int, int] | None:
@@ -249,12 +259,13 @@ class Supervisor:
         self._kill_everything()
         self.executables.drop_all()
         self.runners.drop_all()
+        self.preparations.drop_all()
         self.handle(Fenced())
         self.boot, self.lease = _new_boot(), None
         self.say_boot()
 
     def _kill_everything(self) -> None:
-        roots = [*self.executables.pids, *self.runners.pids]
+        roots = [*self.executables.pids, *self.runners.pids, *self.preparations.pids]
         tree.kill(roots, tree.carries(f"{INSTANCE}={self.setup.instance}"), spare=[self.exchange])
         self.freezer.thaw_all()
 

@@ -177,9 +177,10 @@ def runner_kind(definition: Definition) -> str:
     language = languages.of_function(definition.function, definition.interpreter)
     name = language.name if language else definition.interpreter
     content = definition.content
-    if not content.prepared:
+    own = () if language is languages.PYTHON else (definition.env, definition.workdir, content.secrets)
+    if not content.prepared and not any(own):
         return name
-    place = msgspec.json.encode((content.requires, content.prepare, content.archives), order="deterministic")
+    place = msgspec.json.encode((content.requires, content.prepare, content.archives, own), order="deterministic")
     return f"{name}+{hashlib.blake2b(place, digest_size=8).hexdigest()}"
 
 

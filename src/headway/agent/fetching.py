@@ -1,0 +1,137 @@
+"""Fetching files that are not on the node: uploads from a server, URLs from hosts that the operator allowed (H1).
+
+A URL's host is checked at every redirect, and the address it turned out to have is checked before anything is sent: link-local
+addresses (where clouds keep credentials) are never asked, whatever a name resolves to.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import http.client
+import ipaddress
+import json
+import ssl
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+TIMEOUT_S = 30.0
+REDIRECTS = 5
+PIECE = 2**20
+_MOVED = (301, 302, 303, 307, 308)
+
+
+class CannotFetch(Exception):
+    """Why something could not be fetched."""
+
+
+def allowed(host: str, patterns: list[str]) -> bool:
+    """Whether the operator lets tasks fetch from this host: a name, or a pattern such as *.example.org."""
+    return any(fnmatch.fnmatchcase(host.lower(), pattern.lower()) for pattern in patterns)
+
+
+def fetch_url(url: str, target: Path, *, hosts: list[str], limit: int) -> str:
+    """Fetch a URL into a file; returns the SHA-256 of what came."""
+    for _ in range(REDIRECTS + 1):
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        if parts.scheme not in ("http", "https") or not host:
+            raise CannotFetch(f"{url!r} is not a URL we fetch")
+        if not allowed(host, hosts):
+            known = ", ".join(hosts) or "none"
+            raise CannotFetch(f"this node may not fetch from {host!r}; the operator allows: {known} (setting fetch_hosts)")
+        connection = _connect(url, None)
+        try:
+            _refuse_link_local(connection, host)
+            path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            connection.request("GET", path, headers={"user-agent": "headway", "accept": "*/*"})
+            response = connection.getresponse()
+            if response.status in _MOVED and (where := response.getheader("location")):
+                url = urljoin(url, where)
+                continue
+            if response.status != 200:
+                raise CannotFetch(f"{url} answered {response.status} {response.reason}")
+            return _keep(response, target, limit, url)
+        except (OSError, http.client.HTTPException) as error:
+            raise CannotFetch(f"{url} could not be fetched: {error}") from None
+        finally:
+            connection.close()
+    raise CannotFetch(f"{url} redirects more than {REDIRECTS} times")
+
+
+class Servers:
+    """The servers of this agent, asked with its own token: for uploads, and for what a URL was pinned to."""
+
+    def __init__(self, urls: list[str], token: str | None, tls_ca: str | None) -> None:
+        self._urls, self._token, self._tls_ca = urls, token, tls_ca
+
+    def upload(self, definition: int, digest: str, target: Path, limit: int) -> None:
+        """An upload of the tenant that owns the definition."""
+        response = self._ask("GET", f"/v1/nodes/definitions/{definition}/uploads/{digest}")
+        try:
+            found = _keep(response, target, limit, "the upload")
+        except (OSError, http.client.HTTPException) as error:
+            raise CannotFetch(f"the upload could not be fetched: {error}") from None
+        if found != digest:
+            raise CannotFetch("the upload came damaged: its checksum is another")
+
+    def pin(self, definition: int, url: str, digest: str) -> str:
+        """What this URL had at its first fetch for this tenant; now, when this is the first."""
+        body = json.dumps({"url": url, "sha256": digest})
+        answer: dict[str, Any] = json.loads(self._ask("POST", f"/v1/nodes/definitions/{definition}/pins", body).read())
+        return str(answer["sha256"])
+
+    def _ask(self, method: str, path: str, body: str | None = None) -> http.client.HTTPResponse:
+        why = "no server"
+        for url in self._urls:
+            connection = _connect(url, self._tls_ca)
+            headers = {"authorization": f"Bearer {self._token or ''}", "content-type": "application/json"}
+            try:
+                connection.request(method, path, body=body, headers=headers)
+                response = connection.getresponse()
+            except (OSError, http.client.HTTPException) as error:
+                why = f"{url}: {error}"
+                continue
+            if response.status < 300:
+                return response
+            why = _detail(response)
+            if response.status < 500:
+                break
+        raise CannotFetch(why)
+
+
+def _detail(response: http.client.HTTPResponse) -> str:
+    try:
+        return str(json.loads(response.read()).get("detail"))
+    except (ValueError, AttributeError, OSError):
+        return f"the server answered {response.status}"
+
+
+def _connect(url: str, tls_ca: str | None) -> http.client.HTTPConnection:
+    parts = urlsplit(url)
+    if parts.scheme == "https":
+        context = ssl.create_default_context(cafile=tls_ca)
+        return http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S, context=context)
+    return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
+
+
+def _refuse_link_local(connection: http.client.HTTPConnection, host: str) -> None:
+    connection.connect()
+    address = ipaddress.ip_address(connection.sock.getpeername()[0])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        address = address.ipv4_mapped
+    if address.is_link_local:
+        raise CannotFetch(f"{host!r} is the link-local address {address}: nothing is fetched from there")
+
+
+def _keep(response: http.client.HTTPResponse, target: Path, limit: int, what: str) -> str:
+    digest, size = hashlib.sha256(), 0
+    with open(target, "wb") as file:
+        while piece := response.read(PIECE):
+            size += len(piece)
+            if size > limit:
+                raise CannotFetch(f"{what} is larger than {limit} bytes")
+            digest.update(piece)
+            file.write(piece)
+    return digest.hexdigest()

@@ -1,0 +1,188 @@
+"""The supervisor's hands for preparation: one process for each definition that needs it, and a folder of limited size (H5).
+
+What is ready stays ready while its files do. The folder's entries are removed least recently used first, never those that waiting or
+running tasks use, and only here, in the one thread that also decides what is ready: nothing vanishes between the two.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import msgspec
+
+from headway.agent.clock import boottime
+from headway.agent.link import Terms
+from headway.agent.prepare import READY, Answer, Job
+from headway.agent.signals import Prepared, Stimulus
+from headway.domain.task import Definition
+from headway.logs import log
+
+_START = "from headway.agent.prepare import main; main()"
+ENTRY = ("file-", "url-", "place-", "program-")
+MOST = 4  # at the same time
+# For pip, npm and compilers, beside what tasks inherit: where an organisation keeps its packages.
+PASSED_ON = (
+    "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX", "PIP_CONFIG_FILE", "PIP_CERT", "NPM_CONFIG_REGISTRY",
+    "NPM_CONFIG_USERCONFIG", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE",
+    "CARGO_HOME", "RUSTUP_HOME", "GOPATH", "GOCACHE", "GOPROXY", "JAVA_HOME",
+)  # fmt: skip
+
+
+class Preparations:
+    def __init__(
+        self, terms: Terms, work_dir: str, env: dict[str, str], engine: list[str], handle: Callable[[Stimulus], None]
+    ) -> None:
+        self._terms, self._env, self._engine, self._handle = terms, env, engine, handle
+        self.root = Path(work_dir) / "prepared"
+        self.ready: dict[int, Answer] = {}
+        self.in_use: Callable[[], Collection[int]] = tuple  # set by the supervisor: definitions whose tasks are held
+        self._waiting: dict[int, Definition] = {}
+        self._running: dict[int, tuple[int, int]] = {}  # process -> (definition, where its answer comes)
+        self._removing: set[int] = set()
+        self._sizes = self._found()
+
+    @property
+    def pids(self) -> set[int]:
+        return self._running.keys() | self._removing
+
+    def prepare(self, number: int, definition: Definition) -> None:
+        """Say at once that it is ready, or start what makes it so."""
+        if number in self.ready and self._still_there(self.ready[number]):
+            self._handle(Prepared(number, boottime()))
+            return
+        self.ready.pop(number, None)
+        self._waiting[number] = definition
+        self._start()
+
+    def _start(self) -> None:
+        busy = {number for number, _ in self._running.values()}
+        for number in [number for number in self._waiting if number not in busy][: MOST - len(self._running)]:
+            self._launch(number, self._waiting.pop(number))
+
+    def _launch(self, number: int, definition: Definition) -> None:
+        terms = self._terms
+        job = Job(
+            number=number,
+            definition=definition,
+            root=str(self.root),
+            env=self._env,
+            urls=[url.strip() for url in terms.url.split(",") if url.strip()],
+            token=terms.token,
+            tls_ca=terms.tls_ca,
+            hosts=terms.fetch_hosts,
+            volumes=terms.volumes,
+            limit=terms.prepared_size,
+            seconds=terms.prepare_s,
+            engine=self._engine,
+        )
+        told = os.memfd_create("headway-prepare")  # not in a file and not in the environment: it holds the agent's token
+        os.write(told, msgspec.msgpack.encode(job))
+        os.lseek(told, 0, os.SEEK_SET)
+        answer, child_answer = os.pipe()
+        try:
+            pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-P", "-c", _START],
+                self._env,
+                file_actions=[(os.POSIX_SPAWN_DUP2, told, 0), (os.POSIX_SPAWN_DUP2, child_answer, 1)],
+                setsid=True,
+                setsigmask=(),
+                setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
+            )
+        finally:
+            os.close(told)
+            os.close(child_answer)
+        self._running[pid] = (number, answer)
+
+    def ended(self, pid: int, status: int) -> None:
+        """One of our processes was reaped: read its answer."""
+        self._removing.discard(pid)
+        if pid not in self._running:
+            return
+        number, pipe = self._running.pop(pid)
+        with open(pipe, "rb") as file:
+            body = file.read()
+        try:
+            answer = msgspec.msgpack.decode(body, type=Answer)
+        except msgspec.DecodeError:
+            code = os.waitstatus_to_exitcode(status)
+            answer = Answer(error=f"the preparation died ({'signal' if code < 0 else 'exit code'} {abs(code)})")
+        if not answer.error:
+            self.ready[number] = answer
+            self._sizes.update(answer.entries)
+            self._make_room(number)
+        self._handle(Prepared(number, boottime(), answer.error, answer.log))
+        self._start()
+
+    # --- the folder
+
+    def _still_there(self, answer: Answer) -> bool:
+        for path, (mtime_ns, size) in answer.watched.items():
+            try:
+                found = os.stat(path)
+            except OSError:
+                return False
+            if (found.st_mtime_ns, found.st_size) != (mtime_ns, size):
+                return False
+        for key in answer.entries:
+            try:
+                os.utime(self.root / key / READY)  # used now
+            except OSError:
+                return False
+        return True
+
+    def _make_room(self, newest: int) -> None:
+        """Remove what was used least recently, until the rest fits. Not while something is being prepared: it may need it."""
+        over = sum(self._sizes.values()) - self._terms.prepared_size
+        if over <= 0 or self._running:
+            return
+        kept = {key for number in (*self.in_use(), newest) if number in self.ready for key in self.ready[number].entries}
+        for key in sorted(self._sizes.keys() - kept, key=self._used_at):
+            if over <= 0:
+                break
+            over -= self._sizes.pop(key)
+            self._remove(key)
+        for number in [number for number, answer in self.ready.items() if not answer.entries.keys() <= self._sizes.keys()]:
+            del self.ready[number]  # in place: others look things up in it
+
+    def _remove(self, key: str) -> None:
+        """Out of the way at once; the removal of many files, which takes long, is another process's work."""
+        gone = self.root / f"gone-{key}"
+        try:
+            os.rename(self.root / key, gone)
+            pid = os.posix_spawn("/bin/rm", ["rm", "-rf", str(gone)], self._env)
+        except OSError as error:
+            log("agent.cannot_remove", level="warning", entry=key, reason=str(error))
+        else:
+            self._removing.add(pid)
+
+    def _used_at(self, key: str) -> float:
+        try:
+            return os.stat(self.root / key / READY).st_mtime
+        except OSError:
+            return 0.0
+
+    def _found(self) -> dict[str, int]:
+        """What an earlier supervisor left: whole entries are used again, the others are removed."""
+        found = {}
+        for place in self.root.glob("*"):
+            if place.name.startswith("gone-"):
+                shutil.rmtree(place, ignore_errors=True)
+            elif place.name.startswith(ENTRY):
+                try:
+                    found[place.name] = int((place / READY).read_text())
+                except (OSError, ValueError):
+                    shutil.rmtree(place, ignore_errors=True)
+        return found
+
+    def drop_all(self) -> None:
+        """Forget what is being prepared: it has been killed."""
+        for _, pipe in self._running.values():
+            os.close(pipe)
+        self._running.clear()
+        self._waiting.clear()

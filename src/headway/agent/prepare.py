@@ -1,0 +1,333 @@
+"""The process that prepares what one definition needs, started by the supervisor and gone when it is done (H1 H2 H5).
+
+The job comes on descriptor 0, the answer goes to descriptor 1. Everything is kept in entries of a folder, named by a hash of what
+went into them: fetched files, prepared places (packages, archives, a prepare command), built programs. An entry counts only with
+its marker, which is written last; whoever builds one holds its lock, so that two tasks that need it at once build it once, and one
+that was left half-way by a crash is built anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headway.agent import tree
+from headway.agent.fetching import CannotFetch, Servers, fetch_url
+from headway.agent.interpreters import NotStartable, in_volume
+from headway.agent.unpack import BadArchive, unpack
+from headway.domain import languages
+from headway.domain.content import Archive, Requires, file_name, on_volume, uploaded
+from headway.domain.task import Definition
+
+READY = ".headway-ready"  # the marker: its content is the size of the entry
+LOG = 16 * 1024  # the end of a failed command's output that is shown
+PIP = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-warn-script-location", "--quiet")
+NPM = ("npm", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error")
+
+
+class Job(msgspec.Struct):
+    """All that the process is told."""
+
+    number: int
+    definition: Definition
+    root: str
+    env: dict[str, str]  # of commands that install and build: never a token
+    urls: list[str]
+    token: str | None
+    tls_ca: str | None
+    hosts: list[str]
+    volumes: dict[str, str]
+    limit: int
+    seconds: float
+    engine: list[str] = []  # the command line of the container engine
+
+
+class Answer(msgspec.Struct, omit_defaults=True):
+    """What is ready, and where; or why it is not."""
+
+    error: str = ""
+    log: str = ""
+    executable: str = ""  # where the fetched file is
+    program: str = ""  # what was built from it
+    env: dict[str, str] = {}
+    entries: dict[str, int] = {}  # used, with their sizes
+    watched: dict[str, tuple[int, int]] = {}  # files of the node this was made from: (mtime_ns, size)
+
+
+class Failed(Exception):
+    """A step failed; `log` shows the end of what it printed."""
+
+    def __init__(self, why: str, log: str = "") -> None:
+        super().__init__(why)
+        self.log = log
+
+
+class Preparation:
+    def __init__(self, job: Job) -> None:
+        self.job, self.content = job, job.definition.content
+        self.root = Path(job.root)
+        self.deadline = time.monotonic() + job.seconds
+        self.servers: Servers | None = Servers(job.urls, job.token, job.tls_ca)
+        self.answer = Answer()
+
+    def run(self) -> Answer:
+        """Fetch everything first: what is run afterwards cannot reach the token any more."""
+        definition = self.job.definition
+        source = self._file(definition.executable, self.content.checksum) if definition.executable else None
+        archives = [(archive, self._file(archive.source, archive.checksum)) for archive in self.content.archives]
+        self.servers, self.job.token = None, None
+        if source is not None and str(source) != definition.executable:
+            self.answer.executable = str(source)
+        if self.content.prepared:
+            self._place(archives)
+        language = languages.chosen(definition.executable, definition.interpreter) if source else None
+        if source is not None and language is not None and language.build:
+            self._build(source, language)
+        if self.content.image:
+            self._image(self.content.image)
+        return self.answer
+
+    # --- entries
+
+    def _entry(self, key: str, build: Callable[[Path], None]) -> Path:
+        """The entry of this name, built now if it is not there."""
+        place = self.root / key
+        if not (place / READY).exists():
+            with self._locked(key):
+                if not (place / READY).exists():
+                    shutil.rmtree(place, ignore_errors=True)
+                    place.mkdir(parents=True)
+                    try:
+                        build(place)
+                        size = _size(place)
+                        if size > self.job.limit:
+                            raise Failed(f"it takes {size} bytes, more than this node keeps ({self.job.limit})")
+                        (place / READY).write_text(str(size))
+                    except BaseException:
+                        shutil.rmtree(place, ignore_errors=True)
+                        raise
+        os.utime(place / READY)
+        self.answer.entries[key] = int((place / READY).read_text() or 0)
+        return place
+
+    @contextlib.contextmanager
+    def _locked(self, key: str) -> Iterator[None]:
+        """Only one process builds an entry. The lock ends with its holder, however that ends."""
+        locks = self.root / "locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        with open(locks / key, "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    # --- files
+
+    def _file(self, source: str, checksum: str) -> Path:
+        wanted = checksum.removeprefix("sha256:")
+        if upload := uploaded(source):
+            return self._fetched(f"file-{upload[0]}", upload[1], lambda to: self._from_server(upload[0], to))
+        if "://" in source:
+            return self._from_url(source, wanted)
+        path = Path(
+            in_volume(source, self.job.volumes) if on_volume(source) else os.path.join(self.job.definition.workdir or "/", source)
+        )
+        try:
+            found = path.stat()
+        except OSError as error:
+            raise Failed(f"{source!r} is not on this node: {error.strerror}") from None
+        if wanted and _digest(path) != wanted:
+            raise Failed(f"{source!r} is not what its checksum says: it has sha256:{_digest(path)}")
+        self.answer.watched[str(path)] = (found.st_mtime_ns, found.st_size)
+        return path
+
+    def _fetched(self, key: str, name: str, fetch: Callable[[Path], None]) -> Path:
+        def build(place: Path) -> None:
+            fetch(place / name)
+            os.chmod(place / name, 0o755)  # so that a #! line works too
+
+        path = self._entry(key, build) / name
+        if not path.exists():  # the same content was uploaded under another name
+            path = self._entry(f"{key}-{_hash(name)[:16]}", build) / name
+        return path
+
+    def _from_server(self, digest: str, to: Path) -> None:
+        assert self.servers is not None
+        self.servers.upload(self.job.number, digest, to, self.job.limit)
+
+    def _from_url(self, url: str, wanted: str) -> Path:
+        """With a checksum: that content. Without: what it was when it was first fetched, for this tenant, on any node."""
+
+        def fetch(to: Path) -> None:
+            assert self.servers is not None
+            found = fetch_url(url, to, hosts=self.job.hosts, limit=self.job.limit)
+            pinned = wanted or self.servers.pin(self.job.number, url, found)
+            if found != pinned:
+                how = "its checksum says" if wanted else "it was when it was first fetched"
+                raise Failed(f"{url} is not what {how}: expected sha256:{pinned}, got sha256:{found}")
+
+        return self._fetched(f"url-{_hash(self.job.number if not wanted else '', url, wanted)}", file_name(url), fetch)
+
+    # --- a prepared place
+
+    def _place(self, archives: list[tuple[Archive, Path]]) -> None:
+        content = self.content
+        inputs = [_digest(path) for _, path in archives]
+        made = msgspec.json.encode((content.requires, content.prepare, content.archives, inputs, sys.version, self.job.engine))
+        place = self._entry(f"place-{_hash(made)}", lambda place: self._fill(place, archives))
+        self.answer.env = place_env(place, self.job.env.get("PATH", os.defpath))
+
+    def _fill(self, place: Path, archives: list[tuple[Archive, Path]]) -> None:
+        for archive, path in archives:
+            unpack(path, place / archive.into, limit=self.job.limit)
+        if self.content.requires:
+            self._install(place, self.content.requires)
+        if self.content.prepare:
+            env = {**self.job.env, **place_env(place, self.job.env.get("PATH", os.defpath))}
+            self._call(self.content.prepare, place, "the prepare command", env)
+
+    def _install(self, place: Path, requires: Requires) -> None:
+        if requires.pip:
+            (place / "requirements.txt").write_text("\n".join(requires.pip) + "\n")
+            words = [sys.executable, *PIP, "--target", str(place / "python"), "-r", str(place / "requirements.txt")]
+            self._call(words, place, f"pip could not install {_few(requires.pip)}")
+        if requires.lock:
+            (place / "package-lock.json").write_text(requires.lock)
+            (place / "package.json").write_text(_package_of(requires.lock))
+            self._call([*NPM, "ci"], place, "npm could not install the package-lock.json")
+        if requires.npm:
+            if not (place / "package.json").exists():
+                (place / "package.json").write_text("{}")
+            self._call([*NPM, "install", *requires.npm], place, f"npm could not install {_few(requires.npm)}")
+
+    # --- programs and images
+
+    def _build(self, source: Path, language: languages.Language) -> None:
+        compiler = shutil.which(language.build[0], path=self.job.env.get("PATH"))
+        if compiler is None:
+            raise Failed(f"{language.build[0]!r}, which builds {language.name} programs, was not found on this node")
+        of = os.stat(compiler)
+
+        def build(place: Path) -> None:
+            filled = {"source": str(source), "program": str(place / "program")}
+            words = [compiler, *(word.format(**filled) for word in language.build[1:])]
+            self._call(words, place, f"{language.build[0]} could not build {source.name}")
+
+        key = _hash(_digest(source), language.name, compiler, of.st_mtime_ns, of.st_size, *language.build)
+        self.answer.program = str(self._entry(f"program-{key}", build) / "program")
+
+    def _image(self, image: str) -> None:
+        engine = self.job.engine
+        if not engine:
+            raise Failed("this node has neither podman nor docker")
+        with self._locked(f"image-{_hash(image)}"):
+            inspect = subprocess.run([*engine, "image", "inspect", image], env=self.job.env, capture_output=True)
+            if inspect.returncode != 0:
+                self._call([*engine, "pull", "--quiet", image], self.root, f"the image {image} could not be pulled")
+
+    # --- commands
+
+    def _call(self, words: Sequence[str], folder: Path, what: str, env: dict[str, str] | None = None) -> None:
+        """Run a command in a folder; when it fails, say what failed and show the end of what it printed."""
+        log = self.root / f"log-{os.getpid()}"
+        with open(log, "w+b") as out:
+            log.unlink()
+            try:
+                process = subprocess.Popen(
+                    words,
+                    cwd=folder,
+                    env=env or self.job.env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise Failed(f"{what}: {words[0]!r} cannot be started: {error.strerror}") from None
+            try:
+                code = process.wait(max(self.deadline - time.monotonic(), 0.0))
+            except subprocess.TimeoutExpired:
+                tree.kill([process.pid], None)
+                process.wait()
+                raise Failed(f"{what}: it took longer than {self.job.seconds:g} s (setting prepare_s)", _end(out)) from None
+            tree.kill(tree.children(os.getpid()), None)  # what it left in the background
+            if code != 0:
+                how = f"ended with exit code {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
+                raise Failed(f"{what}: {words[0].rpartition('/')[2]} {how}", _end(out))
+
+
+def place_env(place: Path, path: str) -> dict[str, str]:
+    """How a task finds what was prepared."""
+    folders = [place / "bin", place / "python" / "bin", place / "node_modules" / ".bin"]
+    return {
+        "HEADWAY_PREPARED": str(place),
+        "PATH": os.pathsep.join([*(str(folder) for folder in folders), path]),
+        "PYTHONPATH": str(place / "python"),
+        "NODE_PATH": str(place / "node_modules"),
+    }
+
+
+def main() -> None:
+    """The job is on descriptor 0, the answer goes to descriptor 1."""
+    tree.prctl(tree.PR_SET_PDEATHSIG, signal.SIGKILL)
+    tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
+    with open(0, "rb") as file:
+        job = msgspec.msgpack.decode(file.read(), type=Job)
+    os.makedirs(job.root, mode=0o755, exist_ok=True)
+    try:
+        answer = Preparation(job).run()
+    except Failed as error:
+        answer = Answer(error=str(error), log=error.log)
+    except (CannotFetch, BadArchive, NotStartable) as error:
+        answer = Answer(error=str(error))
+    except OSError as error:
+        answer = Answer(error=f"the node could not prepare the task: {error}")
+    os.write(1, msgspec.msgpack.encode(answer))
+
+
+def _end(out: Any) -> str:
+    out.flush()
+    size = out.seek(0, os.SEEK_END)
+    out.seek(max(0, size - LOG))
+    return str(out.read().decode(errors="replace").replace("\0", "\ufffd"))
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _package_of(lock: str) -> str:
+    """The package.json behind a lock file: npm wants both."""
+    root = msgspec.json.decode(lock).get("packages", {}).get("", {})
+    wanted = ("name", "version", "dependencies", "devDependencies", "optionalDependencies")
+    return msgspec.json.encode({key: root[key] for key in wanted if key in root}).decode()
+
+
+def _hash(*parts: Any) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part if isinstance(part, bytes) else str(part).encode()
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _size(place: Path) -> int:
+    total = 0
+    for folder, _, names in os.walk(place):
+        total += sum(os.lstat(os.path.join(folder, name)).st_blocks * 512 for name in names)
+    return total
