@@ -17,7 +17,7 @@ def moves() -> set[tuple[State, State]]:
     return {
         (source, target)
         for event, rule in TRANSITIONS.items()
-        if event is not Event.REVIVE  # a dead letter comes back by an insert
+        if event not in (Event.REVIVE, Event.RESTORE)  # what had ended comes back by an insert
         for source in rule.sources
         for target in rule.targets
         if not target.final and target is not source

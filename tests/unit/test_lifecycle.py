@@ -46,11 +46,11 @@ def test_every_update_of_a_state_names_its_event(name):
         assert "-- event:" in sql, f"{name} moves tasks and does not say by which event"
 
 
-def test_a_final_state_is_never_left_but_by_reviving_a_dead_letter():
+def test_a_final_state_is_left_by_sending_again_only_and_success_never():
     for event, rule in TRANSITIONS.items():
         if any(source.final for source in rule.sources):
-            assert event is Event.REVIVE
-            assert rule.sources == (State.FAILED,)
+            assert event in (Event.REVIVE, Event.RESTORE)
+            assert State.SUCCEEDED not in rule.sources
 
 
 def test_every_state_can_be_reached_and_every_live_state_can_end():

@@ -30,6 +30,7 @@ _MARK = query("task.mark_upstream")
 _ENDED = query("task.ended_upstream")
 _TREE = query("tree.add")
 _LEVELS = query("tree.add_levels")
+_FANS = query("fanout.add")
 _BLOCKED, _SCHEDULED, _READY = int(State.BLOCKED), int(State.SCHEDULED), int(State.READY)  # enums are slow to pack
 
 
@@ -88,7 +89,7 @@ class Batch:
         return all(
             request.tree_name is None
             and request.parent is None
-            and all(draft.key is None and not draft.edges for draft in request.drafts)
+            and all(draft.key is None and not draft.edges and draft.fan is None for draft in request.drafts)
             for request in self.requests
         )
 
@@ -134,6 +135,8 @@ class Batch:
         for position, draft in enumerate(drafts):
             if request.strict and draft.level:
                 blocked_on[position] += 1  # for the level below
+            if draft.fan is not None:
+                blocked_on[position] += 1  # it never runs itself
             for upstream, when in draft.local:
                 waited_for[upstream] = 1
                 blocked_on[position] += 1
@@ -165,8 +168,9 @@ class Batch:
         interned = draft.interned
         state, eligible, start_by = self._timing(request, draft, task, blocked_on=blocked_on)
         key = draft.key.encode() if draft.key else None
+        cap_ms = interned.cap_ms if draft.fan is None else 0
         return copy.task_row(
-            task, start_by, eligible, request.tenant, interned.id, interned.shape, interned.cap_ms, blocked_on, state,
+            task, start_by, eligible, request.tenant, interned.id, interned.shape, cap_ms, blocked_on, state,
             interned.category, waited_for, request.tree, draft.level, draft.size, draft.name, draft.labels, key, draft.input,
         )  # fmt: skip
 
@@ -179,7 +183,7 @@ async def store_plain(connection: Connection, batch: Batch) -> None:
     """A plain batch: atomic by itself, two round trips less."""
     batch.reset()
     rows = [row for request in batch.requests for row in batch.rows(request, {})[0]]
-    await _copy(connection, "task", copy.COLUMNS, rows)
+    await copy_tasks(connection, rows)
 
 
 async def store_batch(connection: Connection, batch: Batch) -> None:
@@ -204,8 +208,17 @@ async def store_batch(connection: Connection, batch: Batch) -> None:
         edges += new_edges
         edges += more_edges
     await _unclaim_failed(connection, batch)
-    await _copy(connection, "task", copy.COLUMNS, tasks)
-    await _copy(connection, "edge", copy.EDGE_COLUMNS, edges)
+    await copy_tasks(connection, tasks)
+    await copy_edges(connection, edges)
+    batch.scheduled |= await _add_fans(connection, batch)
+
+
+async def copy_tasks(connection: Connection, rows: list[bytes]) -> None:
+    await _copy(connection, "task", copy.COLUMNS, rows)
+
+
+async def copy_edges(connection: Connection, rows: list[bytes]) -> None:
+    await _copy(connection, "edge", copy.EDGE_COLUMNS, rows)
 
 
 async def _copy(connection: Connection, table: str, columns: Sequence[str], rows: list[bytes]) -> None:
@@ -303,6 +316,19 @@ def _never(upstream: int, when: When, state: State) -> Conflict:
         f"after: task {upstream} has {state.word}, this task waits for it to be {when.name.lower()}",
         hint="it could never run; use `when: done` to run it however the other ended",
     )
+
+
+async def _add_fans(connection: Connection, batch: Batch) -> bool:
+    """Remember what the tasks that stand for many are made of; those that wait for nothing are due at once."""
+    rows = []
+    for request in batch.requests:
+        for position, draft in enumerate(request.drafts):
+            if draft.fan is not None and request.error is None and request.created[position]:
+                source = draft.source if draft.source_local is None else request.ids[draft.source_local]
+                rows.append((request.ids[position], source, draft.fan.items))
+    if rows:
+        await connection.execute(_FANS, *([row[i] for row in rows] for i in range(3)))
+    return bool(rows)
 
 
 async def _add_tree(connection: Connection, request: Request) -> None:

@@ -20,6 +20,7 @@ from headway.control.definitions import Definitions
 from headway.control.draft import Drafts
 from headway.control.duties import Loop
 from headway.control.exchanges import Exchanges
+from headway.control.expanding import Expander
 from headway.control.express import Express
 from headway.control.firing import Firing
 from headway.control.fleet import Fleet
@@ -101,7 +102,7 @@ class Core:
         self.steering = Steering(database, bus)
         self.preemption = Preemption(database, self.leader, self.planner, self.definitions, bus, clock)
         self.waiting = Waiting(database, bus)
-        self.timekeeper = Timekeeper(database, self.leader, bus)
+        self.timekeeper = Timekeeper(database, self.leader, bus, Expander(self.definitions, self.ids, clock))
         self.starter = Starter(self.drafts, self.definitions, self.ids, clock, bus)
         self.firing = Firing(database, self.leader, self.starter, self.actions)
         self.schedules = Schedules(database, self.drafts, self.fleet, self.starter, bus)

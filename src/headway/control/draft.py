@@ -12,6 +12,7 @@ import msgspec
 from headway.control.definitions import Definitions, Interned
 from headway.control.tenants import Tenants
 from headway.domain import graph
+from headway.domain.fanout import Fan, fan_of
 from headway.domain.identity import MAX_ID
 from headway.domain.task import (
     MAX_INPUT,
@@ -43,6 +44,9 @@ class Draft:
     at_us: int | None = None
     size: float | None = None
     level: int | None = None
+    fan: Fan | None = None  # it stands for many
+    source: int | None = None  # the id whose result is the list
+    source_local: int | None = None  # or its position in the same request
     edges: tuple[Edge, ...] = ()  # as the user wrote them
     local: Sequence[tuple[int, When]] = ()  # positions in the same request
     existing: Sequence[tuple[int, When]] = ()  # ids of tasks already stored
@@ -96,6 +100,11 @@ def draft_of(spec: TaskSpec) -> Draft:
     if spec.after:
         draft.edges = edges(spec.after)
         spec.after = []
+    if spec.for_each is not None:
+        draft.fan = fan_of(spec.for_each, spec.command)
+        spec.for_each = None
+        if draft.fan.source is not None and all(edge.task != draft.fan.source for edge in draft.edges):
+            draft.edges = (*draft.edges, Edge(draft.fan.source))
     return draft
 
 
@@ -128,6 +137,8 @@ class Drafts:
         """The draft of one spec, which is used up; edges name tasks already stored."""
         draft = draft_of(spec)
         draft.existing = [(_existing(edge), edge.when) for edge in draft.edges]
+        if draft.fan is not None and draft.fan.source is not None:
+            draft.source = _existing(Edge(draft.fan.source))
         draft.interned = self._known(tenant, spec) or await self._intern(tenant, spec)
         return draft
 
@@ -313,6 +324,8 @@ def _resolve_one(draft: Draft, names: dict[str, int]) -> None:
             existing.append((_existing(edge), edge.when))
         else:
             local.append((upstream, edge.when))
+        if draft.fan is not None and draft.fan.source == edge.task:
+            draft.source_local, draft.source = upstream, None if upstream is not None else existing[-1][0]
     draft.local, draft.existing = local, existing
 
 
@@ -321,4 +334,4 @@ def _refuse_cycles(drafts: list[Draft], after: dict[int, list[int]]) -> None:
         name = drafts[position].name
         return name.decode() if name else str(position)
 
-    graph.check_acyclic({named(position): [named(upstream) for upstream in ups] for position, ups in after.items()})
+    graph.check_acyclic(after, named)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from headway.control import subtasks
-from headway.control.definitions import Definitions
+from headway.control.definitions import Definitions, Interned
 from headway.control.notices import keep_notices, tell_killed
 from headway.control.settle import Effects, settle
 from headway.domain.lifecycle import BLAME, HELD, Blame, Outcome, State
@@ -212,6 +212,21 @@ async def _bury(
     done = await connection.fetch(_FAIL, *_columns(rows))
     effects.ended += [(row["id"], State.FAILED) for row in done]
     _count(effects, done, State.FAILED, {report.id: report for _, report, _ in dead})
+    return [(row["id"], State.FAILED) for row in done if row["has_dependants"]]
+
+
+async def fail_waiting(
+    connection: Connection, task: int, what: Interned, error: ErrorInfo, effects: Effects
+) -> list[tuple[int, State]]:
+    """A task that waits (locked by the caller) can never run: a dead letter with the reason. Returns it if others wait for it."""
+    now = await connection.fetchval("select clock_timestamp()")
+    text, kind = msgspec.json.encode(error).decode(), int(Outcome.NOT_STARTABLE)
+    row = (task, kind, text, None, None, now, None, None, fingerprint(what.definition.name, kind, text), 0, 0, 0)
+    done = await connection.fetch(_FAIL, *_columns([row]))
+    effects.ended += [(row["id"], State.FAILED) for row in done]
+    for row in done:
+        if row["tree"] is not None:
+            effects.levels.end(row["tree"], row["level"], State.FAILED, ended_ms=round(now.timestamp() * 1000))
     return [(row["id"], State.FAILED) for row in done if row["has_dependants"]]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headway.control.bus import Bus, by_group
+from headway.control.expanding import Expander
 from headway.control.leader import Leader
 from headway.control.settle import Effects, settle_deferred, tell
 from headway.store.database import Connection, Database
@@ -21,6 +22,7 @@ class Timekeeper:
     database: Database
     leader: Leader
     bus: Bus
+    expander: Expander
 
     async def run_once(self) -> float:
         async with self.database.hot() as connection:
@@ -40,7 +42,7 @@ class Timekeeper:
     async def _release_deferred(self) -> bool:
         async def work(connection: Connection) -> Effects | None:
             await self.leader.fence(connection, "timekeeper")
-            return await settle_deferred(connection)
+            return await settle_deferred(connection) or await self.expander.next(connection)
 
         effects = await self.database.transact(work)
         if effects is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import graphlib
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar
 
 from headway.errors import CyclicGraph
@@ -11,12 +11,12 @@ from headway.errors import CyclicGraph
 Key = TypeVar("Key", bound=Hashable)
 
 
-def check_acyclic(after: Mapping[Key, Sequence[Key]]) -> list[Key]:
+def check_acyclic(after: Mapping[Key, Sequence[Key]], named: Callable[[Key], str] = str) -> list[Key]:
     """The tasks in an order in which each comes after what it waits for; a cycle is an error that prints it."""
     try:
         return list(graphlib.TopologicalSorter(after).static_order())
     except graphlib.CycleError as error:
-        cycle = [str(key) for key in error.args[1]]
+        cycle = [named(key) for key in error.args[1]]
         raise CyclicGraph(f"cycle: {' → '.join(cycle)}", field="after", hint="remove one of these edges", cycle=cycle) from None
 
 

@@ -109,6 +109,8 @@ class Event(Enum):
     SKIP = "skip"
     EXPIRE = "expire"
     REVIVE = "revive"  # a dead letter is sent again
+    GATHER = "gather"  # all tasks that it stands for have succeeded
+    RESTORE = "restore"  # its tree is tried again
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,11 @@ TRANSITIONS: dict[Event, Move] = {
     Event.CANCEL: move(*WAITING, *HELD, to=State.CANCELLED, because="a person or a program asked"),
     Event.SKIP: move(State.BLOCKED, to=State.SKIPPED, because="a dependency failed"),
     Event.EXPIRE: move(*WAITING, to=State.EXPIRED, because="waited beyond its limit"),
-    Event.REVIVE: move(State.FAILED, to=State.READY, because="a dead letter was sent again"),
+    Event.REVIVE: move(State.FAILED, to=(State.READY, State.BLOCKED), because="a dead letter was sent again"),
+    Event.GATHER: move(State.BLOCKED, to=State.SUCCEEDED, because="every task of its `for_each` succeeded"),
+    Event.RESTORE: move(
+        State.FAILED, State.CANCELLED, State.SKIPPED, State.EXPIRED, to=WAITING, because="its tree is tried again"
+    ),
 }
 
 

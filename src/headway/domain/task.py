@@ -17,6 +17,7 @@ import msgspec
 
 from headway.domain import queues, units
 from headway.domain.content import ArchiveSpec, Content, content_of, labels_needed
+from headway.domain.fanout import ResultOf
 from headway.domain.isolation import check_level, check_network
 from headway.domain.notify import Notify, NotifySpec, targets
 from headway.domain.resources import DEFAULT_TIER, LABEL_LIMIT, TIERS, Resources, misspelt
@@ -102,6 +103,8 @@ class TaskSpec(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     at: str | float | None = None
     idempotency_key: str | None = None
     size: float | None = None
+    for_each: list[Any] | ResultOf | None = None
+    with_results: bool = False
     isolation: str | None = None
     network: str | list[str] | None = None
     notify: list[str | NotifySpec] | str = []
@@ -142,6 +145,7 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
     off_peak: queues.OffPeak = queues.OffPeak.ALLOWED
     preemptible: bool | None = None
     notify: tuple[Notify, ...] = ()
+    with_results: bool = False  # its order carries the results of what it waited for
 
     @property
     def rules(self) -> queues.Rules:
@@ -220,12 +224,15 @@ KEYWORDS = frozenset(
         "parameters",
         "workdir",
         "codec",
+        "with_results",
     ]
 )
 SCHEDULE_WORDS = ("schedule", "timezone", "start", "end", "jitter", "overlap", "misfire")  # beside a task or a tree, see domain.schedule
 SUPPORTED = frozenset(TaskSpec.__struct_fields__)
 NOT_YET = KEYWORDS - SUPPORTED
-_EVERY_FIELD = SUPPORTED.union(*(kind.__struct_fields__ for kind in (RetrySpec, ResourcesSpec, AfterSpec, ArchiveSpec, NotifySpec)))
+_EVERY_FIELD = SUPPORTED.union(
+    *(kind.__struct_fields__ for kind in (RetrySpec, ResourcesSpec, AfterSpec, ResultOf, ArchiveSpec, NotifySpec))
+)
 
 NAME_LIMIT = 200
 KEY_LIMIT = 200
@@ -305,6 +312,7 @@ def define(spec: TaskSpec, terms: Terms = STANDARD) -> Definition:
         isolation=check_level(spec.isolation),
         network=check_network(spec.network),
         notify=targets(spec.notify),
+        with_results=spec.with_results,
     )
 
 

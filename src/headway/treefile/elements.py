@@ -48,6 +48,7 @@ class Element:
     key: str | None
     mark: Mark
     spec: TaskSpec | None = None
+    each: Mark | None = None  # where its `for_each` stands
     after: list[tuple[Edge, Mark]] = field(default_factory=list)
     schedule: tuple[ScheduleSpec, Mark] | None = None  # a subtask's own
     blocks: list[Block] = field(default_factory=list)
@@ -147,6 +148,8 @@ class _Walk:
         self.schedule(job, when)
         if "name" in fields:
             job.element.name = self.reader.text(fields["name"].value, "name")
+        if "for_each" in fields:
+            job.element.each = fields["for_each"].value.mark
         if is_group:
             self.group(job, fields)
         else:

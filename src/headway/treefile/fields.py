@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from headway.domain import task as domain
+from headway.domain.fanout import ResultOf, fan_of
 from headway.domain.notify import NotifySpec
 from headway.domain.task import AfterSpec, Edge, ResourcesSpec, RetrySpec, TaskSpec, When
 from headway.domain.tenant import ANYWHERE
@@ -22,13 +23,15 @@ from headway.treefile.values import Reader, describe, did_you_mean, is_nothing
 
 RUNS = ("command", "executable", "function", "image")  # a task has exactly one of them
 FIELDS = frozenset(TaskSpec.__struct_fields__) - {"after"}
-DEFAULTABLE = FIELDS - {"name", "input", "at", "idempotency_key", *RUNS}
+DEFAULTABLE = FIELDS - {"name", "input", "at", "idempotency_key", "for_each", *RUNS}
 _MERGED = ("env", "labels", "retry", "resources")  # a task adds to its defaults here; elsewhere it replaces them
 _TEXTS = (
     "name", "executable", "function", "interpreter", "workdir", "codec", "category", "idempotency_key", "image", "checksum", "logger",
     "prepare", "commands", "queue", "off_peak",
 )  # fmt: skip
-_NESTED: dict[str, type[msgspec.Struct]] = {"retry": RetrySpec, "resources": ResourcesSpec, "notify": NotifySpec}
+_NESTED: dict[str, type[msgspec.Struct]] = {
+    "retry": RetrySpec, "resources": ResourcesSpec, "notify": NotifySpec, "for_each": ResultOf,
+}  # fmt: skip
 _KINDS = {
     "int": "a whole number", "float": "a number", "str": "a text",
     "array": "a list", "object": "a mapping", "bool": "true or false",
@@ -48,6 +51,7 @@ def with_defaults(own: AnyMapping[str, Entry], defaults: AnyMapping[str, Entry])
 
 def read_spec(reader: Reader, entries: AnyMapping[str, Entry], mark: Mark) -> TaskSpec:
     """The task that these fields describe, checked as the server would check it."""
+    reader.in_each = "for_each" in entries
     values: dict[str, Any] = {}
     for name, entry in entries.items():
         if name == "input":
@@ -137,6 +141,8 @@ def _input(reader: Reader, entry: Entry) -> msgspec.Raw:
 def _check(reader: Reader, spec: TaskSpec, entries: AnyMapping[str, Entry], mark: Mark) -> None:
     try:
         domain.define(spec, ANYWHERE)
+        if spec.for_each is not None:
+            fan_of(spec.for_each, spec.command)
         domain.check_labels(spec.labels)
         if spec.name is not None:
             domain.check_name(spec.name)

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator
 
 from headway.domain import graph
+from headway.domain.fanout import ResultOf
 from headway.domain.schedule import ScheduleSpec
 from headway.domain.task import AfterSpec, Edge, TaskSpec, When, check_name, define
 from headway.domain.tenant import ANYWHERE
@@ -44,6 +45,7 @@ class _Joiner:
             self.below(element)
         for element in self.shape.elements:
             self.explicit(element)
+            self.fan(element)
         levels = self.levels()
         return Tree(
             name=name,
@@ -131,6 +133,19 @@ class _Joiner:
                 self.marks.setdefault(name, mark)
                 for task in upstream:
                     self.edges[name][task] = edge.when
+
+    def fan(self, element: Element) -> None:
+        """`for_each: {result_of: NAME}` waits for that task."""
+        asked = element.spec.for_each if element.spec else None
+        if not isinstance(asked, ResultOf):
+            return
+        mark = element.each or element.mark
+        upstream = self.upstream(Edge(asked.result_of), mark)
+        if len(upstream) != 1:
+            self.reader.fail(mark, f"for_each: {asked.result_of!r} is a list of tasks, and one result is needed", hint="name one task")
+        asked.result_of = upstream[0]
+        self.marks.setdefault(_name(element), mark)
+        self.edges[_name(element)].setdefault(upstream[0], When.SUCCEEDED)
 
     def upstream(self, edge: Edge, mark: Mark) -> list[str | int]:
         """The tasks an edge names. A number that is no task's name is the id of a task submitted earlier."""

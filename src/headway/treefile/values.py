@@ -43,6 +43,7 @@ class Reader:
     parameters: dict[str, str] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     count: int = 0
+    in_each: bool = False  # inside a `for_each`, ${item} and ${index} are filled for each item, later
 
     def fail(
         self, mark: Mark, text: str, *, kind: type[InvalidInput] = InvalidInput, hint: str | None = None, **extra: Any
@@ -103,6 +104,8 @@ class Reader:
             escaped, name = found[1], found[2]
             if escaped:
                 return f"${{{name}}}"
+            if self.in_each and name in ("item", "index"):
+                return found[0]
             if name in self.parameters:
                 self.used.add(name)
                 return self.parameters[name]

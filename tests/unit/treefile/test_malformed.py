@@ -81,7 +81,10 @@ CORPUS = [
     ("an event that does not exist", "command: x\nnotify: [{to: ops, events: [faild]}]\n", 2, "there is no event 'faild'"),
     ("a target that is none", "command: x\nnotify: 'call me'\n", 2, "neither an address nor the name of a webhook"),
     ("stages", "command: x\nstages: [a]\n", 2, "does not support `stages` yet"),
-    ("fan-out", "command: x\nfor_each: [1, 2]\n", 2, "does not support `for_each` yet"),
+    ("for each of a number", "command: x\nfor_each: 3\n", 2, "for_each: expected a mapping or a list, here is 3"),
+    ("for each in a shell line", "command: echo ${item}\nfor_each: [1]\n", 1, "would let an item be a command"),
+    ("for each of nobody", "n:\n  a: {command: x, for_each: {result_of: b}}\n", 2, "there is no task 'b'"),
+    ("item outside for each", "command: [x, \"${item}\"]\n", 1, "there is no parameter 'item'"),
     ("unknown levels", "n:\n  levels: eagre\n  t: {command: x}\n", 2, "did you mean 'eager'?"),
     # values
     ("a number that is a text", "command: x\nattempts: three\n", 2, "expected a whole number, here is the text 'three'"),

@@ -46,7 +46,9 @@ alter table pending_release add column spared boolean not null default false;
 create table fanout (
     task   bigint primary key,
     source bigint,
-    count  int, -- how many tasks it became; null: not yet
+    first  bigint, -- the ids of the tasks it became are from here
+    last   bigint, -- to here
+    count  int, -- how many; null: not yet
     due    boolean not null default false, -- somebody must expand it, or gather its results
     items  bytea
 );
