@@ -51,9 +51,9 @@ async def admit(connection: Any, ids: list[int], tenants: int) -> None:
     now = time.time_ns() // 1000
     rows = [
         copy.task_row(
-            id=task, start_by_us=now, eligible_us=now, tenant=1 + at % tenants, definition=1 + at % 3, shape=1 + at % 3,
-            cap_ms=600_000, blocked_on=0, state=2, category=1, has_dependants=False, tree=None, level=None, size=None,
-            name=None, labels=None, key=None, input=b'["' + b"x" * 96 + b'"]',
+            task,
+            copy.common_columns(now, now, 1 + at % tenants, 1 + at % 3, 1 + at % 3, 600_000, 0, 2, 1, False),
+            None, None, None, None, None, None, b'["' + b"x" * 96 + b'"]',
         )
         for at, task in enumerate(ids)
     ]  # fmt: skip

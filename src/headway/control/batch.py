@@ -7,7 +7,7 @@ import datetime
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from headway.control import subtasks
 from headway.control.bus import by_group
@@ -54,6 +54,18 @@ class Request:
     asked: Sequence[Draft] = ()  # of a parent: its drafts, before some of them turn out to be there already
 
 
+class _Kind(NamedTuple):
+    """What most tasks of a batch share with others."""
+
+    state: int
+    start_by_us: int
+    eligible_us: int
+    moment: datetime.datetime  # start_by
+    cap_ms: int
+    group: Group
+    common: bytes
+
+
 class Batch:
     """Requests that are committed together."""
 
@@ -62,7 +74,7 @@ class Batch:
         self.now_us = now_us
         self.scheduled = False
         self._ready: list[tuple[int, int, Key]] = []
-        self._moments: dict[int, datetime.datetime] = {}  # most tasks of a batch share their start_by
+        self._kinds: dict[tuple[int, int, int, int, int, int | None], _Kind] = {}
         supply = iter(ids)
         for request in requests:
             request.tree = next(supply) if request.tree_name else None
@@ -116,10 +128,12 @@ class Batch:
         found: list[tuple[Any, ...]] = []
         for request in self.requests:
             for task, draft in zip(request.ids, request.drafts, strict=True):
-                _, eligible, start_by = self._timing(request, draft, task, blocked_on=0)
-                interned = draft.interned
+                kind, interned = self._kind(request, draft, 0, 0), draft.interned
+                request.state, request.start_by_us = kind.state, kind.start_by_us
+                if kind.state == _READY:
+                    self._ready.append((*kind.group, (kind.moment, kind.cap_ms, task)))
                 found.append(
-                    (task, copy.to_datetime(start_by), copy.to_datetime(eligible), request.tenant, interned.id, interned.shape,
+                    (task, kind.moment, copy.to_datetime(kind.eligible_us), request.tenant, interned.id, interned.shape,
                      interned.cap_ms, interned.category, draft.size, _text(draft.name), _text(draft.labels), draft.input)
                 )  # fmt: skip
         return found
@@ -141,38 +155,40 @@ class Batch:
                 waited_for[upstream] = 1
                 blocked_on[position] += 1
                 edge_rows.append(copy.edge_row(ids[upstream], ids[position], when))
-        rows = [
-            self._encode(request, draft, task, count, waited)
-            for draft, task, count, waited, new in zip(drafts, ids, blocked_on, waited_for, request.created, strict=True)
-            if new
-        ]
+        rows: list[bytes] = []
+        for draft, task, count, waited, new in zip(drafts, ids, blocked_on, waited_for, request.created, strict=True):
+            if new:
+                kind = self._kind(request, draft, count, waited)
+                request.state, request.start_by_us = kind.state, kind.start_by_us
+                if kind.state == _READY:
+                    self._ready.append((*kind.group, (kind.moment, kind.cap_ms, task)))
+                key = draft.key.encode() if draft.key else None
+                rows.append(
+                    copy.task_row(
+                        task, kind.common, request.tree, draft.level, draft.size, draft.name, draft.labels, key, draft.input
+                    )
+                )
         return rows, edge_rows
 
-    def _timing(self, request: Request, draft: Draft, task: int, *, blocked_on: int) -> tuple[int, int, int]:
-        """(state, eligible, start_by). A blocked task counts its tolerance from its release, so only its length matters now."""
+    def _kind(self, request: Request, draft: Draft, blocked_on: int, waited_for: int) -> _Kind:
+        """What the draft has in common with others of its batch, worked out once for all of them."""
         interned = draft.interned
+        cap_ms = interned.cap_ms if draft.fan is None else 0
+        key = (request.tenant, interned.id, cap_ms, blocked_on, waited_for, draft.at_us)
+        if (known := self._kinds.get(key)) is not None:
+            return known
+        # A blocked task counts its tolerance from its release, so only its length matters now.
         eligible = draft.at_us if draft.at_us is not None and draft.at_us > self.now_us else self.now_us
         start_by = eligible + interned.tolerance_us
         state = _BLOCKED if blocked_on else _SCHEDULED if eligible > self.now_us else _READY
-        request.state, request.start_by_us = state, start_by
-        if state == _READY:
-            moment = self._moments.get(start_by)
-            if moment is None:
-                moment = self._moments[start_by] = copy.to_datetime(start_by)
-            self._ready.append((request.tenant, interned.shape, (moment, interned.cap_ms, task)))
-        elif state == _SCHEDULED:
-            self.scheduled = True
-        return state, eligible, start_by
-
-    def _encode(self, request: Request, draft: Draft, task: int, blocked_on: int, waited_for: int) -> bytes:
-        interned = draft.interned
-        state, eligible, start_by = self._timing(request, draft, task, blocked_on=blocked_on)
-        key = draft.key.encode() if draft.key else None
-        cap_ms = interned.cap_ms if draft.fan is None else 0
-        return copy.task_row(
-            task, start_by, eligible, request.tenant, interned.id, interned.shape, cap_ms, blocked_on, state,
-            interned.category, waited_for, request.tree, draft.level, draft.size, draft.name, draft.labels, key, draft.input,
+        common = copy.common_columns(
+            start_by, eligible, request.tenant, interned.id, interned.shape, cap_ms, blocked_on, state, interned.category,
+            waited_for,
         )  # fmt: skip
+        group = (request.tenant, interned.shape)
+        self.scheduled |= state == _SCHEDULED
+        made = self._kinds[key] = _Kind(state, start_by, eligible, copy.to_datetime(start_by), cap_ms, group, common)
+        return made
 
 
 def _text(value: bytes | None) -> str | None:

@@ -308,6 +308,11 @@ def _resolve(drafts: list[Draft], names: dict[str, int]) -> None:
 
 
 def _resolve_one(draft: Draft, names: dict[str, int]) -> None:
+    if len(draft.edges) == 1:  # most tasks wait for one other
+        (edge,) = draft.edges
+        if isinstance(edge.task, str) and (only := names.get(edge.task, -1)) >= 0:
+            draft.local = ((only, edge.when),)
+            return
     seen: set[str | int] = set()
     local: list[tuple[int, When]] = []
     existing: list[tuple[int, When]] = []

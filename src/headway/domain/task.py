@@ -343,6 +343,8 @@ def resolve(asked: str | ResourcesSpec, terms: Terms) -> tuple[Resources, str]:
 def edges(after: list[str | int | AfterSpec] | str | int) -> tuple[Edge, ...]:
     """The dependencies behind an `after`, each with its kind."""
     asked = after if isinstance(after, list) else [after]
+    if len(asked) == 1 and isinstance(asked[0], str):
+        return (Edge(asked[0]),)
     found = []
     for item in asked:
         if isinstance(item, AfterSpec):

@@ -20,7 +20,8 @@ COLUMNS = (
     "tree", "level", "size", "name", "labels", "key", "input",
 )  # fmt: skip
 EDGE_COLUMNS = ("upstream", "downstream", "kind")
-_FIXED = struct.Struct(">h iq iq iq ii ii ii ii ii ih ih ib".replace(" ", ""))
+_HEAD = struct.Struct(">hiq").pack
+_SAME = struct.Struct(">iq iq ii ii ii ii ii ih ih ib".replace(" ", "")).pack
 _COUNT = len(COLUMNS)
 
 
@@ -28,21 +29,32 @@ def moment(unix_us: int) -> int:
     return unix_us - _EPOCH_US
 
 
+def common_columns(
+    start_by_us: int, eligible_us: int, tenant: int, definition: int, shape: int, cap_ms: int, blocked_on: int, state: int,
+    category: int, has_dependants: int,
+) -> bytes:  # fmt: skip
+    """The columns that tasks of one kind in a batch have in common: packed once for all of them."""
+    return _SAME(
+        8, start_by_us - _EPOCH_US, 8, eligible_us - _EPOCH_US, 4, tenant, 4, definition, 4, shape, 4, cap_ms, 4, blocked_on,
+        2, state, 2, category, 1, has_dependants,
+    )  # fmt: skip
+
+
 def task_row(
-    id: int, start_by_us: int, eligible_us: int, tenant: int, definition: int, shape: int, cap_ms: int, blocked_on: int, state: int,
-    category: int, has_dependants: int, tree: int | None, level: int | None, size: float | None, name: bytes | None,
-    labels: bytes | None, key: bytes | None, input: bytes,
+    id: int, common: bytes, tree: int | None, level: int | None, size: float | None, name: bytes | None, labels: bytes | None,
+    key: bytes | None, input: bytes,
 ) -> bytes:  # fmt: skip
     """One row of `task`."""
-    fixed = _FIXED.pack(
-        _COUNT, 8, id, 8, start_by_us - _EPOCH_US, 8, eligible_us - _EPOCH_US, 4, tenant, 4, definition, 4, shape, 4, cap_ms,
-        4, blocked_on, 2, state, 2, category, 1, has_dependants,
-    )  # fmt: skip
-    if tree is None and size is None and name is None and labels is None and key is None:
-        return fixed + _SIX_NULLS + _LENGTH(len(input)) + input
+    if tree is None and size is None and labels is None and key is None:
+        if name is None:
+            return b"".join((_HEAD(_COUNT, 8, id), common, _SIX_NULLS, _LENGTH(len(input)), input))
+        return b"".join(
+            (_HEAD(_COUNT, 8, id), common, _THREE_NULLS, _LENGTH(len(name)), name, _TWO_NULLS, _LENGTH(len(input)), input)
+        )
     return b"".join(
         (
-            fixed,
+            _HEAD(_COUNT, 8, id),
+            common,
             _NULL if tree is None else struct.pack(">iq", 8, tree),
             _NULL if level is None else struct.pack(">ii", 4, level),
             _NULL if size is None else struct.pack(">id", 8, size),
@@ -54,7 +66,7 @@ def task_row(
     )
 
 
-_SIX_NULLS = _NULL * 6
+_TWO_NULLS, _THREE_NULLS, _SIX_NULLS = _NULL * 2, _NULL * 3, _NULL * 6
 
 
 def edge_row(upstream: int, downstream: int, kind: int) -> bytes:
