@@ -34,6 +34,8 @@ _WAIT_SECONDS = Histogram(
 )
 _PREEMPTED = Total("headway_tasks_preempted", "Tasks that made room for others", ["mode"], registry=registry)
 _TOP_K = Gauge("headway_top_k", "Most tasks handed out in one round", registry=registry)
+_MISSED = Total("headway_deadline_missed", "Tasks handed out more than a second after their start_by", ["queue"], registry=registry)
+_PROMOTED = Total("headway_promotions", "Tasks that could wait and became urgent", registry=registry)
 _LEADS = Gauge("headway_leader", "1 when this server leads the duty", ["duty"], registry=registry)
 QUEUE_DEPTH = Gauge("headway_queue_depth", "Waiting tasks", ["queue", "state"], registry=registry)
 QUEUE_OLDEST = Gauge("headway_queue_oldest_age_seconds", "Age of the oldest ready task", ["queue"], registry=registry)
@@ -84,6 +86,12 @@ def planned(count: int, seconds: float, top_k: int) -> None:
 def preempted(modes: Iterable[str]) -> None:
     for mode in modes:
         _PREEMPTED.labels(mode=mode).inc()
+def missed(queue: str, count: int) -> None:
+    _MISSED.labels(queue=queue).inc(count)
+
+
+def promoted(count: int) -> None:
+    _PROMOTED.inc(count)
 
 
 def waited(seconds: float) -> None:

@@ -29,6 +29,8 @@ class Bus:
     on_scheduled: list[Callable[[], None]] = field(default_factory=list)  # a task waits for a time that may be soon
     on_remote: list[Callable[[], None]] = field(default_factory=list)  # another server ended tasks
     on_fleet: list[Callable[[], None]] = field(default_factory=list)  # a node came, left, or changed
+    on_queues: list[Callable[[], None]] = field(default_factory=list)  # a queue was paused, resumed, changed
+    on_changed: list[Callable[[list[Group]], None]] = field(default_factory=list)  # waiting tasks of these groups were changed in place
     on_tenants: list[Callable[[], None]] = field(default_factory=list)  # a subscription or a tier changed
 
     def ready(self, tasks: dict[Group, list[Key]]) -> None:
@@ -85,6 +87,15 @@ class Bus:
     def fleet(self) -> None:
         for tell in self.on_fleet:
             tell()
+
+    def queues(self) -> None:
+        for tell in self.on_queues:
+            tell()
+
+    def changed(self, groups: list[Group]) -> None:
+        if groups:
+            for tell in self.on_changed:
+                tell(groups)
 
     def tenants(self) -> None:
         for tell in self.on_tenants:

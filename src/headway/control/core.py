@@ -30,6 +30,7 @@ from headway.control.leader import Leader
 from headway.control.notifier import Notifier
 from headway.control.planner import Planner
 from headway.control.preemption import Preemption
+from headway.control.queues import Queues
 from headway.control.rates import Rates
 from headway.control.reaper import Reaper
 from headway.control.reports import ReportDesk
@@ -64,7 +65,8 @@ class Core:
         self.bus, self.clock = bus, clock
         self.access = Access(database)
         self.tenants = Tenants(database, bus)
-        self.definitions = Definitions(database)
+        self.queues = Queues(database, bus)
+        self.definitions = Definitions(database, self.queues)
         self.drafts = Drafts(self.definitions, self.tenants)
         self.fleet = Fleet(database)
         self.ids = IdSource(database, clock, holder)
@@ -82,6 +84,7 @@ class Core:
             self.fleet,
             self.definitions,
             self.sessions,
+            self.tenants,
             bus,
             clock,
             lambda nodes: self.notifier.orders(nodes),
@@ -126,6 +129,7 @@ class Core:
         await self.ids.claim()
         await self.fleet.refresh()
         await self.tenants.refresh()
+        await self.queues.refresh()
         await self._beat()
         timekeeper = Loop("timekeeper", self.leader, self.timekeeper.run_once)
         firing = Loop("timekeeper", self.leader, self.firing.run_once)
@@ -183,6 +187,7 @@ class Core:
         if await self.fleet.refresh():
             self.bus.fleet()
         await self.tenants.refresh()
+        await self.queues.refresh()
         if now - self._slow_beat < min(3.0, self.settings.duty_lease_s / 4):
             return
         gained = await self.leader.renew()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from headway.control.queues import Queues
 from headway.domain.isolation import EVERYTHING, confine
 from headway.domain.queues import Rules
 from headway.domain.resources import Resources
@@ -38,8 +39,9 @@ class Interned:
 class Definitions:
     """A cache in front of the two tables. Rows never change, so it never goes stale."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, queues: Queues) -> None:
         self.database = database
+        self.queues = queues
         self.shapes: dict[int, Resources] = {}
         self.rules: dict[int, Rules] = {}  # by shape
         self._by_content: dict[tuple[int, bytes], Interned] = {}
@@ -56,6 +58,7 @@ class Definitions:
         digest = hashlib.blake2b(body, digest_size=16).digest()
         if known := self._by_content.get((tenant, digest)):
             return known
+        await self.queues.check(definition)
         shape = await self._shape(definition.resources, definition.rules)
         async with self.database.cold() as connection:
             row = None

@@ -1,7 +1,7 @@
-"""The planner duty: gives ready tasks to nodes with room (E1 E3 G2).
+"""The planner duty: gives ready tasks to nodes with room (E1 E3 E5 G2).
 
 It works on groups (same tenant, same shape). Heads of groups live in memory and are refilled behind their cursors; the decision
-itself is policy.placement.place, a function of heads and room.
+itself is policy.placement.Board.place, a function of heads, shares and room.
 """
 
 from __future__ import annotations
@@ -17,15 +17,20 @@ from typing import Any
 from headway import telemetry
 from headway.control.bus import Bus, Freed
 from headway.control.clock import Clock
+from headway.control.conditions import Conditions
 from headway.control.definitions import Definitions
 from headway.control.fleet import Fleet
 from headway.control.leader import Leader
 from headway.control.sessions import Session, Sessions
+from headway.control.tenants import Tenants
 from headway.domain.resources import Capacity
-from headway.policy.order import Group, Head, Key
-from headway.policy.pace import Pace
-from headway.policy.placement import NodeRoom, Placed, need_of, place
+from headway.policy.fairness import Claim
+from headway.policy.order import Group, Key
+from headway.policy.pace import LONGEST_HORIZON_S, Pace
+from headway.policy.placement import Board, Gate, NodeRoom, Placed, Round
 from headway.policy.preemption import Space
+from headway.policy.promotion import top_k
+from headway.policy.room import Rooms
 from headway.store.database import Database
 from headway.store.queries import query
 from headway.wire.exchange import Order
@@ -48,25 +53,44 @@ class Planner:
     fleet: Fleet
     definitions: Definitions
     sessions: Sessions
+    tenants: Tenants
     bus: Bus
     clock: Clock
     tell_elsewhere: Callable[[list[int]], None]
-    heads: dict[Group, Head] = field(default_factory=dict)
-    rooms: dict[int, NodeRoom] = field(default_factory=dict)
     paces: dict[int, Pace] = field(default_factory=dict)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     _epoch: int = -1
-    _rescanned: float = 0.0
+    _next_rescan: float = 0.0
     _recounted: float = 0.0
     _recount: set[int] = field(default_factory=set)
     _recounting: bool = False
     _reserved: Counter[int] = field(default_factory=Counter)  # by node: tasks on the short way
+    _followed: object = None  # the fleet as it was when the rooms were last compared with it
 
     def __post_init__(self) -> None:
+        self.board = Board(self.definitions.shapes, self._claim_of)
+        self.conditions = Conditions(self.board, self.definitions)
         self.bus.on_ready.append(self.ready)
         self.bus.on_freed.append(self.freed)
         self.bus.on_returned.append(self.returned)
         self.bus.on_fleet.append(self.wake.set)
+        self.bus.on_queues.append(self.wake.set)
+        self.bus.on_changed.append(self.changed)
+        self.bus.on_tenants.append(self._subscriptions_changed)
+
+    @property
+    def rooms(self) -> Rooms:
+        return self.board.rooms
+
+    def _claim_of(self, tenant: int) -> Claim:
+        paid = self.tenants.get(tenant)
+        cpus = None if paid.max_cpus is None else round(paid.max_cpus * 1000)
+        limits = tuple((i, limit) for i, limit in enumerate((cpus, paid.max_memory)) if limit is not None)
+        return Claim(paid.weight, paid.max_running, limits, paid.cost_class)
+
+    def _subscriptions_changed(self) -> None:
+        self.board.resize()
+        self.wake.set()
 
     # What others tell
 
@@ -74,10 +98,9 @@ class Planner:
         if self._epoch < 0:
             return
         for group, keys in tasks.items():
-            head = self.heads.get(group)
-            if head is None:
-                head = self.heads[group] = Head()
-            head.add(keys)
+            self.board.head(group).add(keys)
+            self.board.touched(group)
+            self.conditions.came(group[1])
         self.wake.set()
 
     def freed(self, room: Freed) -> None:
@@ -106,13 +129,11 @@ class Planner:
         if self._epoch < 0:
             return {}
         counts: dict[int, int] = {}
-        for (node, _, shape), count in room.items():
-            there = self.rooms.get(node)
-            need = self.definitions.shapes.get(shape)
-            if there is None or need is None:
+        for (node, tenant, shape), count in room.items():
+            if node not in self.rooms or shape not in self.definitions.shapes:
                 self._recount.add(node)
                 continue
-            there.allocate(need_of(need), -count)
+            self.board.hold(node, (tenant, shape), -count)
             counts[node] = counts.get(node, 0) + count
             if self._recounting:
                 self._recount.add(node)  # the count under way may or may not have seen this
@@ -122,7 +143,10 @@ class Planner:
     def _finished(self, node: int, count: int) -> None:
         pace, there = self.paces.setdefault(node, Pace()), self.rooms[node]
         pace.finished(count, time.monotonic(), held=there.held)
-        there.ahead = pace.ahead()
+        self.conditions.drained(count)
+        if there.ahead != (ahead := pace.ahead()):
+            there.ahead = ahead
+            self.rooms.gained(node)
 
     def _stalled(self, node: int) -> None:
         self.paces.setdefault(node, Pace()).stalled()
@@ -131,27 +155,37 @@ class Planner:
     def heard_ready(self, group: Group, before: Key) -> None:
         """Another server made tasks of this group ready, none earlier than `before`."""
         if self._epoch >= 0:
-            head = self.heads.setdefault(group, Head())
-            head.look_again_from(before)
+            self.board.head(group).look_again_from(before)
+            self.board.touched(group)
+            self.conditions.came(group[1])
+            self.wake.set()
+
+    def changed(self, groups: list[Group]) -> None:
+        """Waiting tasks of these groups were changed in place: what is known of the groups may be wrong."""
+        if self._epoch >= 0:
+            for group in groups:
+                self.board.head(group).rescan()
+                self.board.touched(group)
             self.wake.set()
 
     def rescan(self) -> None:
-        self._rescanned = self._recounted = 0.0
+        self._next_rescan = self._recounted = 0.0
         self.wake.set()
 
     # The short way
 
     def reserve(self, tasks: dict[Group, list[Key]]) -> dict[int, int] | None:
         """Room for these tasks now, as task -> node; None unless we plan, nothing else waits, and all of them fit at once."""
-        if self._epoch < 0 or not self.leader.leads("planner") or any(len(head) or head.more for head in self.heads.values()):
+        if self._epoch < 0 or not self.leader.leads("planner"):
+            return None
+        if any(len(head) or head.more for head in self.board.heads.values()):
             return None
         if any(shape not in self.definitions.shapes for _, shape in tasks):
             return None
-        heads = {group: Head(keys=list(keys), more=False) for group, keys in tasks.items()}
-        plan = place(heads, self.rooms.values(), self.definitions.shapes, most=TOP_K)
-        if any(len(head) for head in heads.values()):
-            for placed in plan:
-                self.rooms[placed.node].allocate(need_of(self.definitions.shapes[placed.group[1]]), -len(placed.keys))
+        for _, shape in tasks:
+            self.conditions.came(shape)
+        plan = self.board.fit(tasks, self._round())
+        if plan is None:
             return None
         self._reserved += Counter({placed.node for placed in plan})
         return {key[2]: placed.node for placed in plan for key in placed.keys}
@@ -174,9 +208,15 @@ class Planner:
     # What pre-emption asks
 
     def late(self, before: datetime.datetime, most: int) -> list[tuple[Group, Key]]:
-        """The first task of each group that should have begun by then, the most overdue first."""
-        firsts = ((group, head.first()) for group, head in self.heads.items())
-        return sorted(((g, key) for g, key in firsts if key is not None and key[0] <= before), key=lambda late: late[1])[:most]
+        """The first task of each group that should have begun by then and may, the most overdue first."""
+        found = []
+        for (tenant, shape), head in self.board.heads.items():
+            first = head.first()
+            if first is None or first[0] > before or self.conditions.gate(shape, self.conditions.peak) is Gate.CLOSED:
+                continue
+            if self.board.usage.allowance(tenant, self.rooms.need(shape), 1):
+                found.append(((tenant, shape), first))
+        return sorted(found, key=lambda late: late[1])[:most]
 
     def spaces(self) -> list[Space]:
         """Every node with what is free there."""
@@ -184,8 +224,9 @@ class Planner:
 
     def given(self, group: Group, key: Key, node: int) -> None:
         """This task was given away, or is not what we thought: look again at its group and its node."""
-        if (head := self.heads.get(group)) is not None:
+        if (head := self.board.heads.get(group)) is not None:
             head.look_again_from(key)
+            self.board.touched(group)
         self.recount({node})
 
     def talking(self) -> dict[int, Session]:
@@ -202,17 +243,29 @@ class Planner:
         if not any(room.accepting for room in self.rooms.values()):
             return 0
         await self._refill()
-        plan = place(self.heads, self.rooms.values(), self.definitions.shapes, most=TOP_K)
+        asked = self._round()
+        plan = self.board.place(asked)
+        self.conditions.placed(self.board.peaked, plan)
         if not plan:
             return 0
         count = await self._lease(plan)
-        telemetry.planned(count, time.monotonic() - began, TOP_K)
+        telemetry.planned(count, time.monotonic() - began, asked.most)
         return count
+
+    def _round(self) -> Round:
+        """What this round goes by: the time, the conditions, and how many tasks it may hand out."""
+        now = self.clock.now()
+        conditions = self.conditions
+        conditions.look(now)
+        most = top_k(
+            free=self.board.free_tasks(), drain_per_s=conditions.drain_per_s, horizon_s=LONGEST_HORIZON_S, most=TOP_K
+        )
+        return Round(most, now + datetime.timedelta(seconds=conditions.lead_s), conditions.gate, conditions.peak, conditions.fill)
 
     def step_down(self) -> None:
         self._epoch = -1
-        self.heads.clear()
-        self.rooms.clear()
+        self._followed = None
+        self.board.clear()
 
     async def _take_over_or_heal(self, now: float) -> None:
         epoch = self.leader.epoch("planner")
@@ -220,9 +273,10 @@ class Planner:
         if fresh:
             self.step_down()
             self._epoch = epoch
-        if fresh or now - self._rescanned > RESCAN_S:
-            self._rescanned = now
+        if fresh or now > self._next_rescan:
             await self._find_groups()
+            # Looking costs with the number of groups: never more than a fiftieth of the time.
+            self._next_rescan = now + max(RESCAN_S, 50 * (time.monotonic() - now))
         self._follow_fleet()
         if fresh or now - self._recounted > RECOUNT_S:
             self._recounted = now
@@ -234,25 +288,33 @@ class Planner:
         """Every group with ready tasks; heads that believe they know it all are told to look again from the beginning."""
         async with self.database.hot() as connection:
             found = {(row["tenant"], row["shape"]) for row in await connection.fetch(_GROUPS)}
+        await self.definitions.load_shapes(group[1] for group in found)
         for group in found:
-            head = self.heads.setdefault(group, Head())
+            head = self.board.head(group)
             if not len(head):
                 head.rescan()
-        for group in [g for g, head in self.heads.items() if g not in found and not len(head)]:
-            del self.heads[group]
+                self.board.touched(group)
+        for group in [g for g, head in self.board.heads.items() if g not in found and not len(head)]:
+            self.board.forget(group)
 
     def _follow_fleet(self) -> None:
+        if self._followed is self.fleet.nodes:
+            return
+        self._followed = self.fleet.nodes
+        before = list(self.rooms.capacity)
         for node in self.fleet.nodes.values():
             room = self.rooms.get(node.id)
             if room is None:
-                self.rooms[node.id] = NodeRoom(node.id, node.name, node.capacity, accepting=node.accepting)
+                self.board.add_node(NodeRoom(node.id, node.name, node.capacity, accepting=node.accepting))
                 self._recount.add(node.id)
-            else:
+            elif room.accepting != node.accepting or room.capacity != node.capacity:
                 room.accepting = node.accepting
-                if room.capacity != node.capacity:
-                    _resize(room, node.capacity)
+                _resize(room, node.capacity)
+                self.rooms.changed(node.id)
         for gone in self.rooms.keys() - self.fleet.nodes.keys():
-            del self.rooms[gone]
+            self.board.remove_node(gone)
+        if self.rooms.capacity != before:
+            self.board.resize()
 
     async def _count(self) -> None:
         """Set the room of nodes from the database, absolutely."""
@@ -265,12 +327,12 @@ class Planner:
         finally:
             self._recounting = False
         await self.definitions.load_shapes(row["shape"] for row in rows)
-        for node in nodes:
-            if (room := self.rooms.get(node)) is not None and self._is_settled(node):
-                room.free, room.held = list(room.capacity.amounts()), 0
+        counted: dict[int, dict[Group, int]] = {node: {} for node in nodes}
         for row in rows:
-            if (room := self.rooms.get(row["node"])) is not None and self._is_settled(row["node"]):
-                room.allocate(need_of(self.definitions.shapes[row["shape"]]), row["count"])
+            counted[row["node"]][(row["tenant"], row["shape"])] = row["count"]
+        for node, counts in counted.items():
+            if node in self.rooms and self._is_settled(node):
+                self.board.set_held(node, counts)
 
     def _is_settled(self, node: int) -> bool:
         """Whether nothing happened on the node while it was being counted."""
@@ -278,24 +340,27 @@ class Planner:
 
     async def _refill(self) -> None:
         """Read on behind the cursors of heads that run low."""
-        low = [group for group, head in self.heads.items() if head.more and len(head) < 64]
-        if not low:
+        if not self.board.hungry:
             return
-        limit = max(32, min(REFILL_ROWS // len(low), 2_000))
-        heads = [self.heads[group] for group in low]
+        low = list(self.board.hungry)[: REFILL_ROWS // 4]
+        limit = max(4, min(REFILL_ROWS // len(low), 2_000))
+        heads = [self.board.heads[group] for group in low]
         news, cursors = [head.news for head in heads], [head.cursor for head in heads]
         async with self.database.hot() as connection:
             rows = await connection.fetch(
                 _HEADS, [g[0] for g in low], [g[1] for g in low], [h.cursor[0] for h in heads], [h.cursor[1] for h in heads],
                 [h.cursor[2] for h in heads], limit,
             )  # fmt: skip
+        await self.definitions.load_shapes(group[1] for group in low)
         found: dict[int, list[Key]] = {}
         for n, start_by, cap_ms, task in rows:
             found.setdefault(n - 1, []).append((start_by, cap_ms, task))
-        for n, head in enumerate(heads):
+        for n, (group, head) in enumerate(zip(low, heads, strict=True)):
+            if self.board.heads.get(group) is not head:
+                continue  # forgotten while we read
             if head.cursor == cursors[n]:  # else an earlier task arrived while we read: look again next round
                 head.refill(found.get(n, []), asked=limit, news=news[n])
-        await self.definitions.load_shapes(group[1] for group in low)
+            self.board.touched(group)
 
     async def _lease(self, plan: list[Placed]) -> int:
         wanted = sorted((key[2], placed.node, placed.group[1]) for placed in plan for key in placed.keys)

@@ -46,6 +46,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     queue: str = "delayable"
     off_peak: OffPeak = OffPeak.ALLOWED
     preemptible: bool = True
+    urgent: bool = False  # of the category urgent: room may be kept for it
 
 
 class Hours(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -69,7 +70,8 @@ class Queue(msgspec.Struct, frozen=True, omit_defaults=True):
 def rules(category: str, queue: str, off_peak: OffPeak, preemptible: bool | None) -> Rules:
     """The rules of a task: its queue is the one it names, else off-peak if it runs only then, else its category's."""
     named = queue or ("off-peak" if off_peak is OffPeak.ONLY else category)
-    return Rules(named, off_peak, category != "urgent" if preemptible is None else preemptible)
+    urgent = category == "urgent"
+    return Rules(named, off_peak, not urgent if preemptible is None else preemptible, urgent)
 
 
 def check_queue(name: str | None) -> str:

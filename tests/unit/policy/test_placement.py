@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headway.domain.resources import Capacity, Resources
 from headway.policy.order import Head, Key
-from headway.policy.placement import NodeRoom, need_of, place, refuse
+from headway.policy.placement import Board, NodeRoom, Placed, Round, need_of, refuse
 
 BASE = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -27,6 +27,21 @@ def head(keys: list[Key]) -> Head:
 def node(number: int, cpus: int, memory: int = 100, **fields) -> NodeRoom:
     labels = fields.pop("labels", {})
     return NodeRoom(number, f"n{number}", Capacity(cpus, memory, 100, labels=labels), **fields)
+
+
+def board(heads, nodes, shapes, **fields) -> Board:
+    made = Board(shapes, **fields)
+    for one in nodes:
+        made.add_node(one)
+    made.resize()
+    for group, one in heads.items():
+        made.heads[group] = one
+        made.touched(group)
+    return made
+
+
+def place(heads, nodes, shapes, *, most: int, horizon: float = -1) -> list[Placed]:
+    return board(heads, nodes, shapes).place(Round(most, BASE + datetime.timedelta(seconds=horizon)))
 
 
 shapes_of = st.dictionaries(
@@ -64,12 +79,12 @@ def test_no_plan_exceeds_a_node_and_every_task_is_placed_at_most_once(data, shap
 
 
 @given(st.lists(st.lists(st.integers(0, 100), max_size=20), min_size=1, max_size=6))
-def test_with_room_for_all_tasks_leave_in_the_common_order(starts):
-    shapes = {1: Resources(cpus_milli=1)}
+def test_the_tasks_of_one_tenant_leave_in_the_common_order(starts):
     task_ids = iter(range(1, 10_000))
-    heads = {(tenant, 1): head([key(start, next(task_ids)) for start in group]) for tenant, group in enumerate(starts)}
+    heads = {(1, n): head([key(start, next(task_ids)) for start in group]) for n, group in enumerate(starts)}
+    shapes = {n: Resources(cpus_milli=1 + n) for n in range(len(starts))}
     everything = sorted(k for h in heads.values() for k in h.keys)
-    plan = place(heads, [node(1, 10_000)], shapes, most=10_000)
+    plan = place(heads, [node(1, 100_000)], shapes, most=10_000)
     placed = [k for p in plan for k in p.keys]
     assert [k[:2] for k in placed] == [k[:2] for k in everything]
     assert sorted(placed) == everything

@@ -30,3 +30,6 @@ create table peak (
     held_cpus    double precision not null default 0, -- the most cpus that were asked for and put off at one moment
     held_seconds double precision not null default 0  -- cpu-seconds of waiting, summed
 );
+
+-- Blocked tasks are counted for the views of queues; only they pay for it.
+create index task_blocked on task (tenant, shape) where state = 0;
