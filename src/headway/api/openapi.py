@@ -119,6 +119,7 @@ TABLE = (
     Route("get", "/v1/trees/{tree_id}", "A tree with its levels and tasks", TreeView, tag="trees",
           parameters=(("wait", _DURATION, "hold until something changed"), ("seen", _TEXT, "the ETag of the answer before"))),
     Route("post", "/v1/trees/{tree_id}/cancel", "Cancel all of a tree", TreeView, tag="trees"),
+    Route("post", "/v1/trees/{tree_id}/retry", "Run what failed again, and what was skipped behind it", TreeView, tag="trees"),
     Route("get", "/v1/schedules", "Schedules", SchedulePage, tag="schedules",
           parameters=(("limit", _LIMIT, "page size, 100 by default"), ("cursor", _NUMBER, "`next` of the page before"),
                       ("next", _COUNT, "how many firings ahead to show, 1 by default"))),

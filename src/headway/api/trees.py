@@ -19,7 +19,6 @@ from headway.domain.tree import check_levels
 from headway.store.queries import query
 from headway.wire.views import AcceptedMany, TreePage
 
-_LIVE = query("tree.live_ids")
 _PAGE = query("tree.page")
 
 
@@ -81,11 +80,17 @@ async def cancel_tree(request: Http, tree_id: str) -> Response[bytes]:
     caller = await caller_of(request, *PEOPLE)
     core, tree = core_of(request), id_of(tree_id, "tree")
     await tree_row(core, tree, caller.scope)
-    async with core.database.cold() as connection:
-        ids = [row["id"] for row in await connection.fetch(_LIVE, tree, 10_000_000)]
-    # Those that wait for others first, so that cancelling one does not release the next.
-    await core.actions.cancel(ids[::-1])
+    await core.trees.cancel(tree)
     return answer(await tree_view(core, tree, caller.scope))
 
 
-ROUTES = [submit_tree, list_trees, show_tree, cancel_tree]
+@post("/v1/trees/{tree_id:str}/retry", status_code=200)
+async def retry_tree(request: Http, tree_id: str) -> Response[bytes]:
+    """Runs what failed again, and what was skipped behind it."""
+    caller = await caller_of(request, *PEOPLE)
+    core, tree = core_of(request), id_of(tree_id, "tree")
+    await core.trees.retry(tree, caller.scope)
+    return answer(await tree_view(core, tree, caller.scope))
+
+
+ROUTES = [submit_tree, list_trees, show_tree, cancel_tree, retry_tree]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,9 +11,11 @@ from headway.cli.terminal import Terminal, command, group, table
 
 if TYPE_CHECKING:
     from headway.cli.session import Server
-    from headway.wire.views import TaskView
+    from headway.wire.views import TaskView, TreeView
 
 app = group("Change tasks.")
+
+MOST_LISTED = 100  # tasks of a cancelled tree that are shown one by one
 
 Ids = Annotated[list[str], typer.Argument(metavar="ID...")]
 Sets = Annotated[
@@ -43,20 +46,20 @@ def cancel(terminal: Terminal, ids: Ids) -> None:
     examples=[
         "headway retry 1234567890123456789",
         "headway retry 1234567890123456789 --set attempts=5 --set execution_cap=1h",
+        "headway retry TREE    # what failed of a tree, and what was skipped behind it",
     ],
 )
 def retry(terminal: Terminal, ids: Ids, set_: Sets = None, edit: Edit = None) -> None:
-    """Send dead letters again, as they were or after an edit."""
+    """Send dead letters again, as they were or after an edit; of a tree, what failed and what was skipped behind it."""
     from headway.cli.options import edits
-    from headway.cli.session import talk, task_path
-    from headway.wire.views import TaskView
+    from headway.cli.session import talk
 
     changes = edits(set_, edit)
     body = {"edit": changes} if changes else None
 
     async def ask(server: Server) -> None:
-        tasks = [await server.post(task_path(one, "retry"), TaskView, body) for one in ids]
-        terminal.answer(tasks, ids=[task.id for task in tasks], table=lambda: _changed(tasks))
+        changed = [await _retry(server, one, body) for one in ids]
+        terminal.answer(changed, ids=[one.id for one in changed], table=lambda: _changed(changed))
 
     talk(terminal, ask)
 
@@ -104,7 +107,21 @@ def _steer(terminal: Terminal, ids: list[str], word: str, wait: str, body: dict[
     talk(terminal, ask)
 
 
-async def _cancel(server: Server, one: str) -> list[TaskView]:
+async def _retry(server: Server, one: str, body: dict[str, Any] | None) -> TaskView | TreeView:
+    """Send a dead letter again, or what failed of a tree when the id is a tree's."""
+    from headway.cli.session import task_path, tree_path
+    from headway.errors import NotFound
+    from headway.wire.views import TaskView, TreeView
+
+    try:
+        return await server.post(task_path(one, "retry"), TaskView, body)
+    except NotFound:
+        if body is not None:
+            raise
+        return await server.post(tree_path(one, "retry"), TreeView, timeout=600.0)
+
+
+async def _cancel(server: Server, one: str) -> list[TaskView | TreeView]:
     """Cancel a task, or all tasks of a tree when the id is a tree's."""
     from headway.cli.session import task_path, tree_path
     from headway.errors import NotFound
@@ -114,19 +131,25 @@ async def _cancel(server: Server, one: str) -> list[TaskView]:
         return [await server.post(task_path(one, "cancel"), TaskView)]
     except NotFound as not_a_task:
         try:
-            tree = await server.post(tree_path(one, "cancel"), TreeView)
+            tree = await server.post(tree_path(one, "cancel"), TreeView, timeout=600.0)
         except NotFound:
             raise not_a_task from None
+        if tree.total > MOST_LISTED:
+            return [tree]
         return [await server.get(task_path(task.id), TaskView) for task in tree.tasks]
 
 
-def _changed(tasks: list[TaskView]) -> str:
+def _changed(tasks: Sequence[TaskView | TreeView]) -> str:
     rows = [(task.id, _now(task), task.name) for task in tasks]
     return table(("ID", "STATE", "NAME"), rows, wide="NAME")
 
 
-def _now(task: TaskView) -> str:
+def _now(task: TaskView | TreeView) -> str:
     """Its state, or what it is about to be."""
+    from headway.wire.views import TreeView
+
+    if isinstance(task, TreeView):
+        return task.state
     if task.cancelling:
         return "cancelling"
     if task.paused_since is not None and task.state != "paused":

@@ -97,7 +97,8 @@ class Actions:
             return back
 
         back = await self.database.transact(work)
-        effects.now_ready(back)
+        effects.now_ready([row for row in back if row["state"] == State.READY])
+        effects.scheduled = len(effects.ready) < len(back)  # a `for_each` is expanded anew
         tell(self.bus, effects)
         return [row["id"] for row in back]
 

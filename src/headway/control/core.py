@@ -40,6 +40,7 @@ from headway.control.starting import Starter
 from headway.control.steering import Steering
 from headway.control.tenants import Tenants
 from headway.control.timekeeper import Timekeeper
+from headway.control.tree_actions import TreeActions
 from headway.control.waiting import Waiting
 from headway.errors import HeadwayError, Unavailable
 from headway.logs import log
@@ -102,6 +103,7 @@ class Core:
             settings.admission_queue,
         )
         self.actions = Actions(database, self.definitions, self.fleet, self.tenants, bus)
+        self.trees = TreeActions(database, self.actions, bus)
         self.steering = Steering(database, bus)
         self.preemption = Preemption(database, self.leader, self.planner, self.definitions, bus, clock)
         self.waiting = Waiting(database, bus)

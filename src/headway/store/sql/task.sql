@@ -213,13 +213,21 @@ with back as (
     where d.id = r.id
     returning d.*, r.definition as new_definition, r.shape as new_shape, r.cap_ms as new_cap, r.tolerance_ms,
         r.category as new_category
+), kept as (
+    insert into attempt (task, attempt, node, leased_at, started_at, ended_at, outcome, exit_code, error, cpu_ms, max_memory)
+    select id, attempt, node, leased_at, started_at, ended_at, outcome, exit_code, error, cpu_ms, max_memory
+    from back where attempt > 0 and outcome is not null
+    on conflict do nothing
+), due as (
+    update fanout f set due = true from back where f.task = back.id and back.cap_ms = 0
 )
-insert into task (id, start_by, eligible_at, tree, size, tenant, definition, shape, cap_ms, attempt, level, state, category,
-    has_dependants, name, labels, key, input)
+insert into task (id, start_by, eligible_at, tree, size, tenant, definition, shape, cap_ms, attempt, level, state, blocked_on,
+    category, has_dependants, name, labels, key, input)
 select id, clock_timestamp() + tolerance_ms * interval '1 millisecond', clock_timestamp(), tree, size, tenant, new_definition, new_shape,
-    new_cap, attempt, level, 2, new_category, has_dependants, name, labels, key, coalesce($7::bytea, input)
+    case when cap_ms = 0 then 0 else new_cap end, attempt, level, case when cap_ms = 0 then 0 else 2 end, (cap_ms = 0)::int, new_category,
+    has_dependants, name, labels, key, coalesce($7::bytea, input)
 from back
-returning id, tenant, shape, start_by, cap_ms, tree, level;
+returning id, tenant, shape, start_by, cap_ms, tree, level, state;
 
 -- name: mark_upstream
 -- Existing tasks that new ones wait for. The update locks them, so a finish waits for our commit and then sees our edges.
