@@ -46,8 +46,11 @@ class ScriptedAgent:
 
     _boots = itertools.count(1)
 
-    def __init__(self, core: Core, name: str = "node-1", *, cpus: float = 2.0, labels: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, core: Core, name: str = "node-1", *, cpus: float = 2.0, labels: dict[str, str] | None = None, machine: str = ""
+    ) -> None:
         self.core = core
+        self.machine = machine
         self.name = name
         self.boot = f"boot-{next(self._boots)}"
         self.capacity = Capacity(round(cpus * 1000), 16 * GIB, 100 * GIB, labels=labels or {})
@@ -55,7 +58,8 @@ class ScriptedAgent:
         self.sequence = 0
 
     async def join(self) -> ScriptedAgent:
-        self.id = (await self.core.exchanges.register(Register(self.name, self.boot, self.capacity, PROTOCOL, "test"))).id
+        asked = Register(self.name, self.boot, self.capacity, PROTOCOL, "test", machine=self.machine)
+        self.id = (await self.core.exchanges.register(asked)).id
         return self
 
     async def say(self, **fields: Any) -> Orders:

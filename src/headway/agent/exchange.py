@@ -389,7 +389,7 @@ def _registered(response: Response) -> Registered:
     detail = _detail(response)
     if response.status in (401, 403):
         raise Unauthorized(f"the server refused the agent's token: {detail}")
-    if response.status in (400, 409, 426):
+    if response.status in (400, 426):
         raise VersionMismatch(detail)
     raise Unavailable(detail)
 

@@ -155,7 +155,10 @@ class Agent:
         assert self._sock is not None
         side: ExchangeSide
         link = await Link.connect(self._sock, lambda message: side.hear(message))
-        register = Register(name=self.settings.node_name, boot="", capacity=self.capacity, protocol=PROTOCOL, version=VERSION)
+        register = Register(
+            name=self.settings.node_name, boot="", capacity=self.capacity, protocol=PROTOCOL, version=VERSION,
+            machine=_machine(self.work_dir),
+        )  # fmt: skip
         side = ExchangeSide(servers, link, register, log)
         if fresh:
             amounts = list(self.capacity.amounts())
@@ -267,6 +270,19 @@ def _failed(error: BaseException | None) -> int:
     if error is not None:
         raise RuntimeError("the agent's exchange side failed") from error
     raise AssertionError("the exchange side ended by itself")
+
+
+def _machine(work_dir: str) -> str:
+    """Says that this is the same machine as before, and no other with its name: a number drawn once, kept in the work folder."""
+    path = os.path.join(work_dir, "machine")
+    with contextlib.suppress(FileNotFoundError), open(path) as file:
+        if kept := file.read().strip():
+            return kept
+    drawn = os.urandom(8).hex()
+    with open(f"{path}.new", "w") as file:
+        file.write(drawn)
+    os.replace(f"{path}.new", path)
+    return drawn
 
 
 def _capacity(settings: Settings, work_dir: str) -> Capacity:

@@ -24,7 +24,7 @@ from headway.control.sessions import Session, Sessions
 from headway.control.settle import Effects, tell
 from headway.domain.lifecycle import State
 from headway.domain.task import check_labels, check_name
-from headway.errors import InvalidInput, NotFound, Unavailable, VersionMismatch
+from headway.errors import Conflict, InvalidInput, NotFound, Unavailable, VersionMismatch
 from headway.logs import log
 from headway.store.database import Connection, Database
 from headway.store.queries import query
@@ -69,7 +69,7 @@ class Exchanges:
             )
         check_name(asked.name)
         check_name(asked.boot, "boot")
-        for field, text in (("version", asked.version), ("region", asked.region)):
+        for field, text in (("version", asked.version), ("region", asked.region), ("machine", asked.machine)):
             if text:
                 check_name(text, field)
         check_labels(asked.capacity.labels, "capacity.labels")
@@ -79,13 +79,18 @@ class Exchanges:
 
         async def work(connection: Connection) -> tuple[int, bytes]:
             effects.clear()
-            old_boot = await connection.fetchval(_BOOT_OF, asked.name)
+            old = await connection.fetchrow(_BOOT_OF, asked.name)
+            if old is not None and old["lives"] and old["machine"] != asked.machine and "" not in (old["machine"], asked.machine):
+                raise Conflict(
+                    f"a node named {asked.name!r} lives on another machine",
+                    hint="give this one another name (--node-name), or wait until the other is gone",
+                )
             capacity = msgspec.json.encode(asked.capacity).decode()
             new_key = secrets.token_bytes(task_token.KEY_BYTES)
             node, task_key = await connection.fetchrow(
-                _REGISTER, asked.name, asked.boot, capacity, asked.region, asked.version, new_key
+                _REGISTER, asked.name, asked.boot, capacity, asked.region, asked.version, new_key, asked.machine
             )
-            if old_boot not in (None, asked.boot):
+            if old is not None and old["boot"] != asked.boot:
                 await lose_tasks(connection, node, asked.name, self.definitions, effects)
             return node, task_key
 

@@ -17,7 +17,7 @@ Ref = tuple[int, int]  # (task id, attempt): the attempt number is the fence
 
 
 class Register(msgspec.Struct, omit_defaults=True):
-    """`POST /v1/nodes`: an agent announces its machine. The same name again is the same node."""
+    """`POST /v1/nodes`: an agent announces its machine. The same name again is the same node, if it is the same machine."""
 
     name: str
     boot: str  # new for every start of a supervisor
@@ -25,6 +25,7 @@ class Register(msgspec.Struct, omit_defaults=True):
     protocol: int
     version: str
     region: str = ""
+    machine: str = ""  # the same for every start of an agent in one folder, and of no other
 
 
 class Registered(msgspec.Struct):

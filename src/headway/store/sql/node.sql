@@ -1,12 +1,12 @@
 -- name: boot_of
--- The boot a node had so far, locked. (Not a CTE of `register`: a row changed by its own statement cannot be locked by it.)
-select boot from node where name = $1 for update;
+-- The boot and machine a node had so far, and whether it is thought to live; locked. (Not a CTE of `register`: a row changed by its own statement cannot be locked by it.)
+select boot, machine, state = 0 as lives from node where name = $1 for update;
 
 -- name: register
 -- An agent announces its machine; the same name is the same node.
-insert into node (name, boot, capacity, region, version, task_key) values ($1, $2, $3::jsonb, $4, $5, $6)
+insert into node (name, boot, capacity, region, version, task_key, machine) values ($1, $2, $3::jsonb, $4, $5, $6, $7)
 on conflict (name) do update set boot = excluded.boot, capacity = excluded.capacity, region = excluded.region,
-    version = excluded.version, state = 0, seen_at = clock_timestamp(), registered_at = clock_timestamp(),
+    version = excluded.version, machine = excluded.machine, state = 0, seen_at = clock_timestamp(), registered_at = clock_timestamp(),
     task_key = case when node.boot = excluded.boot then coalesce(node.task_key, excluded.task_key) else excluded.task_key end
 returning id, task_key;
 
