@@ -71,6 +71,7 @@ class Lease(msgspec.Struct, array_like=True, tag="lease"):
 
     boot: str
     until: float
+    task_key: bytes = b""  # what the tokens of its attempts are made with
 
 
 class Answer(msgspec.Struct, array_like=True, tag="answer"):

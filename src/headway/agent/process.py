@@ -15,6 +15,7 @@ from headway.agent.prepare import Answer
 from headway.agent.reports import error_text
 from headway.agent.scratch import CHECKPOINT
 from headway.agent.spawn import Launch, launch
+from headway.agent.tokens import Tokens, waits_for
 from headway.domain.lifecycle import Outcome
 from headway.domain.task import Definition
 from headway.wire.exchange import ErrorInfo, Finished, Order
@@ -65,6 +66,7 @@ class Spawner:
 
     def __init__(self, base_env: dict[str, str], ready: Mapping[int, Answer], volumes: Mapping[str, str]) -> None:
         self._base_env, self._ready, self._volumes = base_env, ready, volumes
+        self.tokens = Tokens()
         self._argv: dict[int, tuple[Definition, list[str]]] = {}  # definition -> what it runs, looked up once
 
     def prepare(self, process: Process, definition: Definition) -> Launch:
@@ -125,6 +127,8 @@ class Spawner:
             env |= ready.env
         for name in definition.content.volumes:
             env[f"HEADWAY_VOLUME_{name.upper().replace('-', '_').replace('.', '_')}"] = self._volumes.get(name, "")
+        for name, value in self.tokens.environment(order, directory).items():
+            env.setdefault(name, value)
         if order.traceparent:
             env["TRACEPARENT"] = order.traceparent
         if order.input and order.input != b"null":
@@ -162,6 +166,8 @@ def finish(process: Process, status: int, ended_ms: int, cpu_ms: int, max_memory
         finished.outcome = Outcome.TRY_LATER
     elif code == REQUEUE:
         finished.outcome = Outcome.REQUEUED
+        if waits := waits_for(process.dir):
+            finished.outcome, finished.waits = Outcome.SUSPENDED, waits
     elif code:
         finished.outcome = Outcome.ERROR
         last = tail.rpartition("\n")[2][:300]

@@ -4,8 +4,8 @@ The main thread runs the functions. A second thread reads messages, so that what
 and results can be sent, while one call takes long. Shared memory tells the supervisor how many calls were begun and
 when the last one was: it knows exactly which task ran when this process dies, whatever killed it.
 
-Messages in: ["run", definitions, orders], ["nudge"], ["back"], ["stop"].
-Messages out: ["ready"], ["did", count, items, busy_ns, last_ns, tired, output], ["back", count], ["said", output,
+Messages in: ["run", definitions, orders], ["nudge"], ["back"], ["token", url, token, tls_ca], ["stop"].
+Messages out: ["ready"], ["token"], ["did", count, items, busy_ns, last_ns, tired, output], ["back", count], ["said", output,
 progress].
 """
 
@@ -34,7 +34,7 @@ from headway.agent.link import READ, SHARED_FD, SOCKET_FD, Frames, frame
 from headway.agent.reports import error_text, items
 from headway.client import context
 from headway.domain.lifecycle import Outcome
-from headway.wire.exchange import ErrorInfo
+from headway.wire.exchange import ErrorInfo, Finished
 
 FLUSH_NS = 2_000_000  # results are sent at least this often
 LONG_NS = 10_000_000  # calls longer than this have their CPU time and memory measured
@@ -57,7 +57,7 @@ class Runner:
         self.todo: deque[list[Any]] = deque()
         self.functions: dict[int, Function] = {}
         self.definitions: dict[int, list[Any]] = {}
-        self.done: list[tuple[Any, ...]] = []
+        self.done: list[tuple[Any, ...] | Finished] = []
         self.output: list[tuple[int, int, int, bytes]] = []  # (id, attempt, stream, text)
         self.busy_ns = self.last_ns = 0
         self.begun = 0
@@ -73,7 +73,8 @@ class Runner:
         self.cpu_before = 0.0
         self.sending = threading.Lock()
         self.wake: SimpleQueue[bool] = SimpleQueue()  # True: there is work; False: stop
-        self.context = context.Current(0, 0, None, self.progress)
+        self.places: SimpleQueue[tuple[str, str, str | None]] = SimpleQueue()
+        self.context = context.Current(0, 0, None, self.progress, self.place)
 
     # --- the thread that reads
 
@@ -102,6 +103,8 @@ class Runner:
                 count += 1
             self.flush()
             self.send(["back", count])
+        elif kind == "token":
+            self.places.put((message[1], message[2], message[3]))
         elif kind == "stop":
             self.wake.put(False)
 
@@ -139,7 +142,7 @@ class Runner:
         current.id = task
         current.attempt = attempt
         function = self.functions.get(definition) or self.find(definition)
-        result = failure = None
+        result = failure = pause = None
         try:
             if function.plain:
                 current.deadline = (begin + self.wall_offset) * 1e-9 + function.cap_s
@@ -149,6 +152,8 @@ class Runner:
         except Interrupted:
             self.flush()
             os._exit(128 + signal.SIGTERM)  # the supervisor knows why it asked
+        except context.Suspended as suspended:
+            pause = suspended
         except BaseException as error:
             failure = error
         if self.spawned:
@@ -160,7 +165,9 @@ class Runner:
         spent = self.last_ns = end - begin - self.imported_ns
         self.busy_ns += spent
         started_ms, ended_ms = (begin + self.wall_offset) // 1_000_000, (end + self.wall_offset) // 1_000_000
-        if failure is not None:
+        if pause is not None:
+            self.done.append(Finished(task, attempt, Outcome.SUSPENDED, started_ms, ended_ms, waits=pause.waits))
+        elif failure is not None:
             self.done.append(_failed(task, attempt, started_ms, ended_ms, failure))
         elif spent > LONG_NS:
             self.done.append((task, attempt, 0, started_ms, ended_ms, result, None, None, self.cpu_ms(), _max_memory()))
@@ -230,6 +237,11 @@ class Runner:
     def send(self, message: list[Any]) -> None:
         with self.sending:
             self.sock.sendall(frame(message))
+
+    def place(self) -> tuple[str, str, str | None]:
+        """Where the server is, and the token of the attempt that runs; asked of the supervisor, who alone can make one."""
+        self.send(["token"])
+        return self.places.get()
 
     def progress(self, done: float, total: float, text: str) -> None:
         self.send(["said", [], (*self.current[:2], float(done), float(total), str(text)[:200])])

@@ -23,6 +23,7 @@ from headway.agent.prepare import Answer
 from headway.agent.process import read_available
 from headway.agent.reports import Outbox
 from headway.agent.signals import RunnerDid, RunnerEnded, RunnerGaveBack, RunnerReady, Stimulus
+from headway.agent.tokens import Tokens
 from headway.agent.warm import runner_command
 from headway.wire.exchange import Order, Progress
 
@@ -190,6 +191,9 @@ class Runners:
                 self._outbox.add("progress", [Progress(*message[2])])
         elif kind == "back":
             self._handle(RunnerGaveBack(number, message[1], now))
+        elif kind == "token":
+            current = self.running_task(number)
+            self._send(runner, ["token", *self.tokens.place(*(current or (0, 0)))])
         elif kind == "ready":
             self._handle(RunnerReady(number, now))
 
@@ -231,6 +235,7 @@ class Runners:
         if current is not None:
             self._capture(runner, current[0], current[1], stream, data)
 
+    tokens: Tokens  # set by the supervisor, who gets their key
     running_task: Callable[[int], tuple[int, int] | None]  # set by the supervisor: the machine knows
 
     # --- ending

@@ -77,6 +77,7 @@ from headway.agent.signals import (
     Thaw,
     Tick,
 )
+from headway.agent.tokens import Tokens
 from headway.wire.exchange import decode_orders, encode_msgpack
 
 LINK_FD = 3
@@ -110,6 +111,7 @@ class Supervisor:
         self.executables = Executables(self.loop, self.outbox, spawner, scratch, setup.instance, terms.max_output)
         self.runners = Runners(self.loop, self.outbox, terms, env, self.preparations.ready, self.handle)
         self.runners.running_task = self._running_task
+        self.tokens = spawner.tokens = self.runners.tokens = Tokens(terms.url, terms.tls_ca)
         self.freezer = Freezer()
         self.quitting = False
         self._tick_at = self._restart_at = self._ship_at = self._reap_at = 0.0
@@ -272,6 +274,7 @@ class Supervisor:
     def _lease(self, message: Lease) -> None:
         if message.boot != self.boot or message.until <= boottime():
             return
+        self.tokens.key = message.task_key
         first = self.lease is None
         self.lease = max(self.lease or 0.0, message.until)
         if first and not self.machine.pool.runners:

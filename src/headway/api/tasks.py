@@ -95,6 +95,9 @@ async def show(request: Http, task_id: str) -> Response[bytes]:
     view = task_view(row, whole=True)
     if view.usage is not None and not definition_of(row["body"]).function:
         with_io(view.usage, await _io_of(core, task), row["attempt"])
+    async with core.database.cold() as connection:
+        parent, children = await connection.fetchrow(_FAMILY, task, MAX_SUBTASKS)
+    view.parent, view.subtasks = None if parent is None else str(parent), [str(child) for child in children]
     return answer(view)
 
 

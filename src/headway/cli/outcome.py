@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headway.cli.terminal import Terminal, command, group, table
+from headway.errors import InvalidInput
 
 if TYPE_CHECKING:
     from headway.cli.session import Server
+    from headway.client.inside import Inside
     from headway.wire.views import TaskView
 
 app = group("See how work went.")
@@ -19,6 +21,7 @@ app = group("See how work went.")
 Timeout = Annotated[str | None, typer.Option("--timeout", help="Give up after this long (exit code 124).", metavar="DURATION")]
 LONGEST_ASK_S = 20.0  # one held request: short enough for proxies that cut idle connections
 TIMED_OUT = 124
+REQUEUE = 85
 
 
 @command(
@@ -26,16 +29,27 @@ TIMED_OUT = 124
     "wait",
     examples=["headway wait 1234567890123456789", "headway wait $A $B --timeout 10m && echo both went well"],
 )
-def wait(terminal: Terminal, ids: Annotated[list[str], typer.Argument(metavar="ID...")], timeout: Timeout = None) -> int:
-    """Wait for tasks to end; returns the first exit code that is not 0."""
+def wait(
+    terminal: Terminal, ids: Annotated[list[str] | None, typer.Argument(metavar="[ID...]")] = None, timeout: Timeout = None
+) -> int:
+    """Wait for tasks to end; returns the first exit code that is not 0.
+
+    Inside a task it does not wait: exit code 85 says that they have not ended. A task that ends with that code runs again
+    when they have, and holds nothing meanwhile: write `headway wait $A $B || exit`. Without ids, it is about all subtasks."""
     from headway.cli.moments import duration
     from headway.cli.session import talk
 
     limit = None if timeout is None else duration(timeout, "--timeout")
 
     async def look(server: Server) -> int:
-        wanted = [task for one in ids for task in await _tasks_of(server, one)]
-        done, pending = await wait_for(server, wanted, limit)
+        inside = None if timeout is not None else server.inside
+        asked = ids or (inside.children if inside is not None else [])
+        if not asked:
+            raise InvalidInput("no task is named", hint="headway wait ID...")
+        wanted = [task for one in asked for task in await _tasks_of(server, one)]
+        done, pending = await wait_for(server, wanted, limit if inside is None else 0.0)
+        if pending and inside is not None:
+            return _suspend(inside, pending)
         tasks = [done[one] for one in wanted if one in done]
         value = {"done": tasks, "pending": pending}
         terminal.answer(value, ids=[task.id for task in tasks], table=lambda: _ended(tasks))
@@ -61,11 +75,19 @@ def result(terminal: Terminal, task_id: Annotated[str, typer.Argument(metavar="I
 
     async def look(server: Server) -> int:
         task = await _final(server, task_id, limit)
+        if timeout is None and server.inside is not None and not ended(task.state):
+            return _suspend(server.inside, [task_id])
         if task.state == "succeeded":
             print_value(task.result)
         return _judge(task, waited=timeout)
 
     return talk(terminal, look)
+
+
+def _suspend(inside: Inside, pending: list[str]) -> int:
+    """The task that asks is to end with this exit code; its agent finds what it waits for."""
+    inside.suspended(pending)
+    return REQUEUE
 
 
 async def _tasks_of(server: Server, one: str) -> list[str]:

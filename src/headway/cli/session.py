@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from headway.cli.terminal import Terminal
+from headway.client import inside
 from headway.client.discovery import Place, find
 from headway.client.problems import error_from
 from headway.errors import Unavailable
@@ -27,6 +28,7 @@ class Server:
 
     def __init__(self, place: Place, *, tls_ca: str | None = None) -> None:
         self.url = place.url
+        self.inside = inside.of(place.token)  # set when the command is run by a task
         self._http = Http(place.url, token=place.token, tls_ca=tls_ca)
 
     async def get(self, path: str, kind: type[T], *, timeout: float | None = 30.0, **query: Any) -> T:

@@ -93,9 +93,12 @@ def note(work: Work) -> None:
 
 async def send(server: Server, work: Work) -> list[Accepted | AcceptedMany]:
     """Submit the work; what the server answered, tree by tree."""
+    from headway.cli import inside
     from headway.cli.work import said
     from headway.wire.views import Accepted, AcceptedMany
 
+    if server.inside is not None:
+        return await inside.send(server, server.inside, work)
     if work.lines is not None:
         kind = "application/x-ndjson"
         return [await server.send("POST", "/v1/tasks", AcceptedMany, work.lines, content_type=kind, timeout=300.0)]

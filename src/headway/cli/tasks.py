@@ -149,6 +149,8 @@ def describe(task: TaskView, attempts: list[AttemptView]) -> str:
                 ("labels", labels),
                 ("tenant", task.tenant),
                 ("tree", task.tree),
+                ("parent", task.parent),
+                ("subtasks", " ".join(task.subtasks[:10]) + (" ..." if len(task.subtasks) > 10 else "") or None),
                 ("category", task.category),
                 ("resources", _resources(task)),
                 ("isolation", task.isolation if task.isolation != "none" else None),

@@ -22,6 +22,7 @@ from headway.errors import InvalidInput
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 MAX_DEPTH = 64
+SCRIPT = "headway_script_"  # runners load the script of a `__main__` function under this name and a hash of its path
 _SAFE_INT = 2**63
 
 
@@ -35,6 +36,8 @@ def function_name(function: Callable[..., Any]) -> str:
             field="function",
             hint="submit a function of a module, not a lambda, an inner function or an instance",
         )
+    if module.startswith(SCRIPT):  # in a runner: a script that somebody ran as `__main__`
+        return f"{sys.modules[module].__file__}:{qualname}"
     if module != "__main__":
         return f"{module}:{qualname}"
     main = sys.modules["__main__"]

@@ -8,13 +8,29 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+TYPE_CHECKING = False  # checkers take it for typing's: this module is imported by every runner
+if TYPE_CHECKING:
+    from typing import Any
+
+    from headway.client.face import Handle
+    from headway.wire.views import TaskView
+
+
+class Suspended(BaseException):
+    """The task waits for its subtasks: this attempt ends here. Not an Exception, so that `except Exception` lets it pass."""
+
+    def __init__(self, waits: list[int], *, program: bool = False) -> None:
+        super().__init__(waits)
+        self.waits = waits
+        self.program = program  # a program of its own ends with an exit code, a function of a warm process by this exception
 
 
 class Current:
     """The task that runs here, in this attempt. The attempt number is a fence: it rises with every run."""
 
-    __slots__ = ("attempt", "deadline", "id", "send_progress")
+    __slots__ = ("ask_place", "attempt", "deadline", "id", "send_progress")
 
     def __init__(
         self,
@@ -22,11 +38,13 @@ class Current:
         attempt: int,
         deadline: float | None = None,
         send_progress: Callable[[float, float, str], None] | None = None,
+        ask_place: Callable[[], tuple[str, str, str | None]] | None = None,
     ) -> None:
         self.id = task_id
         self.attempt = attempt
         self.deadline = deadline  # Unix seconds at which the execution cap is reached
         self.send_progress = send_progress or _print_progress
+        self.ask_place = ask_place  # in a warm process: where the server is, and the token of this attempt
 
     @property
     def task_id(self) -> str:
@@ -36,6 +54,29 @@ class Current:
     def progress(self, done: float, total: float = 1.0, text: str = "") -> None:
         """Say how far the task is, to be shown as a bar: `progress(40, 100, "resizing")`. May be called often."""
         self.send_progress(done, total, text)
+
+    def submit(self, what: Any = None, /, *args: Any, key: str | None = None, **fields: Any) -> Handle[Any]:
+        """Submit a subtask: `submit(f, 1, 2)` calls a function, `submit(command=[...])` runs anything.
+
+        When this task runs again, the same submission gives the same subtask back; `key` names it if what it says may differ.
+        `result()` of the handle gives the value, or raises TaskFailed. While the subtask has not ended, this task holds nothing:
+        it is ended, and runs again from its top when the subtask has ended.
+        """
+        from headway.client import subtasks
+
+        return subtasks.submit(what, args, key, fields)
+
+    def map(self, what: Callable[..., Any], items: Iterable[Any], /, *, key: str | None = None) -> list[Handle[Any]]:
+        """Submit a subtask for each item, all or none; asking one of them for its result waits for all of them."""
+        from headway.client import subtasks
+
+        return subtasks.map_over(what, items, key)
+
+    def wait(self, *handles: Handle[Any]) -> list[TaskView]:
+        """Wait for these subtasks, or for all that were submitted so far, without holding anything."""
+        from headway.client import subtasks
+
+        return subtasks.wait(handles)
 
 
 _running: Current | None = None

@@ -24,6 +24,7 @@ from urllib.parse import quote
 import msgspec
 
 from headway import config
+from headway.client import inside
 from headway.client.connection import Connection, Patience, read, with_query
 from headway.client.discovery import find
 from headway.client.handles import AsyncHandle, Group
@@ -55,6 +56,7 @@ from headway.wire.views import (
 
 Spec = TaskSpec | Mapping[str, Any]
 
+LOOK = 1000  # tasks whose ends are asked for in one request
 BULK_TIMEOUT = 120.0  # a bulk of tens of megabytes may wait for its commit behind others
 
 _active: ContextVar[AsyncClient | None] = ContextVar("headway_async_client", default=None)
@@ -78,6 +80,7 @@ class AsyncClient:
             )
         urls = [each.strip() for each in place.url.split(",") if each.strip()]
         self._to = Connection(urls, token=place.token, tls_ca=tls_ca or settings.tls_ca, patience=patience)
+        self.inside = inside.of(place.token)  # set when this client belongs to a running task
         self.waiter = Waiter(self._wait_call)
         self._before: AsyncClient | None = None
 
@@ -98,6 +101,11 @@ class AsyncClient:
         self.waiter.close()
         await self._to.close()
 
+    async def become(self, connection: Connection) -> None:
+        """Go on under another connection: a warm process serves one task after another."""
+        await self.close()
+        self._to, self.waiter = connection, Waiter(self._wait_call)
+
     # -- submitting
 
     async def submit(self, spec: Spec | None = None, /, **fields: Any) -> AsyncHandle[Any]:
@@ -107,15 +115,27 @@ class AsyncClient:
     async def accept(self, spec: Spec) -> Accepted:
         """Submit one task; the answer tells whether an idempotency key gave an earlier task back (`created`)."""
         task = said(spec)
-        keyed = task.get("idempotency_key") is not None
-        headers = {} if keyed else {"idempotency-key": f"auto-{secrets.token_hex(12)}"}
-        return await self._to.ask("POST", "/v1/tasks", Accepted, body=encode(task), headers=headers, repeatable=True)
+        body = encode(task)
+        if self.inside is None:
+            return await self._accept(task, body, f"auto-{secrets.token_hex(12)}")
+        with self.inside.claim([body]) as (key,):
+            accepted = await self._accept(task, body, key)
+        self.inside.submitted([accepted.id])
+        return accepted
+
+    async def _accept(self, task: Mapping[str, Any], body: bytes, key: str) -> Accepted:
+        headers = {"idempotency-key": key} if task.get("idempotency_key") is None else {}
+        return await self._to.ask("POST", "/v1/tasks", Accepted, body=body, headers=headers, repeatable=True)
 
     async def submit_many(self, specs: Iterable[Spec], *, key: str | None = None, kind: Any = None) -> list[AsyncHandle[Any]]:
         """Submit many tasks in one request: all or none of them. `after` may name others of them."""
         listed = [said(spec) for spec in specs]
         if key is not None:
             listed = [merged(spec, {"idempotency_key": f"{key}/{i}"}) for i, spec in enumerate(listed)]
+        elif self.inside is not None:
+            with self.inside.claim(encode(spec) for spec in listed) as keys:
+                named = [merged({"idempotency_key": own}, spec) for own, spec in zip(keys, listed, strict=True)]
+                return await self._submit_bulk(named, len(listed), keyed=True, kind=kind)
         return await self._submit_bulk(listed, len(listed), keyed=key is not None, kind=kind)
 
     async def submit_inputs(
@@ -123,7 +143,7 @@ class AsyncClient:
     ) -> list[AsyncHandle[Any]]:
         """Submit the same task over each of these inputs, all or none."""
         listed = list(inputs)
-        if key is not None:
+        if key is not None or self.inside is not None:
             return await self.submit_many((merged(task, {"input": each}) for each in listed), key=key, kind=kind)
         return await self._submit_bulk({"task": said(task), "inputs": listed}, len(listed), keyed=False, kind=kind)
 
@@ -136,6 +156,8 @@ class AsyncClient:
         if not count:
             return []
         accepted = await self._to.ask("POST", "/v1/tasks", AcceptedMany, body=encode(bulk), repeatable=keyed, timeout=BULK_TIMEOUT)
+        if self.inside is not None:
+            self.inside.submitted(accepted.ids)
         return self._handles(accepted.ids, kind)
 
     def _handles(self, ids: Sequence[str], kind: Any = None) -> list[AsyncHandle[Any]]:
@@ -158,7 +180,7 @@ class AsyncClient:
         asked = [str(task_id) for task_id in ids]
         try:
             async with asyncio.timeout(timeout) as limit:
-                return [(await handle.wait()) for handle in self._handles(asked)]
+                return [(await handle.wait(timeout)) for handle in self._handles(asked)]
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -358,6 +380,14 @@ class AsyncClient:
             except (ConnectionError, TimeoutError, Unavailable) as error:
                 trouble = error
             await patience.pause(trouble)
+
+    async def ended(self, ids: Sequence[str]) -> dict[str, TaskView]:
+        """Those of these tasks that are final now."""
+        found: dict[str, TaskView] = {}
+        for start in range(0, len(ids), LOOK):
+            answer = await self._wait_call(ids[start : start + LOOK], 0.0)
+            found |= {view.id: view for view in answer.done}
+        return found
 
     async def _wait_call(self, ids: Sequence[str], held_s: float) -> Waited:
         body = encode({"ids": ids, "timeout": held_s})

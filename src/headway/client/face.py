@@ -15,8 +15,10 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import uvloop
 
+from headway.client.context import Suspended
 from headway.client.core import AsyncClient
 from headway.client.handles import AsyncHandle
+from headway.client.inside import REQUEUE
 from headway.wire.views import LogLine, TaskView
 
 P = ParamSpec("P")
@@ -42,6 +44,10 @@ class LoopThread:
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()
+        except Suspended as pause:
+            if pause.program:
+                raise SystemExit(REQUEUE) from None
+            raise
         except BaseException:
             future.cancel()
             raise
@@ -245,6 +251,10 @@ def active() -> Client:
     found = _active.get()
     if found is not None:
         return found
+    from headway.client import subtasks  # it needs this module itself
+
+    if (inside := subtasks.client()) is not None:
+        return inside
     with _default_lock:
         if _default is None:
             _default = Client()

@@ -15,6 +15,7 @@ from headway.wire.views import LogLine, TaskView
 
 if TYPE_CHECKING:
     from headway.client.core import AsyncClient
+    from headway.client.inside import Inside
 
 T = TypeVar("T", covariant=True)
 
@@ -66,6 +67,8 @@ class AsyncHandle(Generic[T]):
         """Wait until the task is final, however it ended. TimeoutError when it is not within `timeout` seconds."""
         if (known := self.known()) is not None:
             return known
+        if timeout is None and self._client.inside is not None:
+            return await self._wait_inside(self._client.inside)
         try:
             async with asyncio.timeout(timeout) as limit:
                 if self._foreign:
@@ -78,6 +81,20 @@ class AsyncHandle(Generic[T]):
             if not limit.expired():
                 raise  # the server did not answer: another story
             raise TimeoutError(f"task {self.id} is not final after {timeout} s") from None
+
+    async def _wait_inside(self, inside: Inside) -> TaskView:
+        """In a running task: what has not ended ends this attempt, which then holds nothing while it waits. Those submitted
+        together are waited for together."""
+        asked = [self.id]
+        if self._group:
+            asked += [each for each in self._group.ids if each != self.id and each not in self._group.ended]
+        found = await self._client.ended(asked)
+        if self.id not in found:
+            raise inside.suspended(each for each in asked if each not in found)
+        mine = found.pop(self.id)
+        if self._group:
+            self._group.ended.update(found)
+        return mine
 
     async def _wait(self, group: Group) -> TaskView:
         beside = group.beside(self._index)

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
+from headway.client.calling import SCRIPT
 from headway.errors import HeadwayError, TaskFailed
 from headway.wire.views import TaskView
 
-SCRIPT = "headway_script_"  # runners load the script of a `__main__` function under this name and a hash of its path
 _ENDED = {"cancelled": "was cancelled", "skipped": "was skipped", "expired": "expired"}
 
 

@@ -1,0 +1,39 @@
+"""What a running task needs to talk to a server as itself: where it is, and the token of its attempt (C4)."""
+
+from __future__ import annotations
+
+from headway.wire import task_token
+from headway.wire.exchange import Order
+
+
+class Tokens:
+    """Makes tokens with the key that came with the registration; without one, tasks have none."""
+
+    def __init__(self, url: str = "", tls_ca: str | None = None) -> None:
+        self._url, self._tls_ca = url, tls_ca
+        self.key = b""
+
+    def place(self, task: int, attempt: int) -> tuple[str, str, str | None]:
+        """For a function of a warm runner."""
+        return self._url, task_token.make(self.key, task, attempt), self._tls_ca
+
+    def environment(self, order: Order, directory: str) -> dict[str, str]:
+        """For a program. What its author set himself comes before it."""
+        if not self.key:
+            return {}
+        url, token, tls_ca = self.place(order.id, order.attempt)
+        env = {"HEADWAY_URL": url, "HEADWAY_TOKEN": token, "HEADWAY_SUBTASKS": f"{directory}/subtasks"}
+        if tls_ca:
+            env["HEADWAY_TLS_CA"] = tls_ca
+        return env
+
+
+def waits_for(directory: str) -> list[int]:
+    """The subtasks that a program said it waits for, before it ended with exit code 85 (client/inside.py)."""
+    try:
+        with open(f"{directory}/subtasks", errors="replace") as file:
+            lines = file.read(2**22).splitlines()
+    except OSError:
+        return []
+    words = [line.removeprefix("waits ").strip() for line in lines if line.startswith("waits ")]
+    return sorted({int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 19})
