@@ -14,6 +14,7 @@ import msgspec
 
 from headway.api.dead import Which
 from headway.api.overview import NewKey, NewTenant
+from headway.api.predictions import Asked
 from headway.api.schedules import Range
 from headway.api.steering import SignalName
 from headway.api.tasks import Edit, WaitFor
@@ -33,6 +34,7 @@ from headway.wire.views import (
     FiringView,
     NodeView,
     Page,
+    PredictionsView,
     Problem,
     QueueView,
     ResourcesView,
@@ -133,6 +135,7 @@ TABLE = (
     Route("post", "/v1/schedules/{name}/resume", "Go on from now", ScheduleView, tag="schedules"),
     Route("post", "/v1/schedules/{name}/trigger", "Run it now", FiringView, 201, tag="schedules"),
     Route("post", "/v1/schedules/{name}/backfill", "Make up for moments that did not run", Backfilled, body=Range, tag="schedules"),
+    Route("post", "/v1/predictions", "What tasks are expected to take, from earlier runs", PredictionsView, body=Asked, tag="trees"),
     Route("get", "/v1/nodes", "All nodes", list[NodeView], tag="nodes"),
     Route("post", "/v1/nodes", "An agent announces its machine", Registered, 201, Register, tag="nodes"),
     Route("get", "/v1/nodes/{name}", "One node, by name or number", NodeView, tag="nodes"),

@@ -45,6 +45,7 @@ from headway.wire.views import (
     LogLine,
     NodeView,
     Page,
+    PredictionsView,
     QueueView,
     ResourcesView,
     SchedulePage,
@@ -318,6 +319,10 @@ class AsyncClient:
 
     async def delete_schedule(self, name: str) -> Changed:
         return await self._to.ask("DELETE", _schedule(name), Changed)
+
+    async def predict(self, tasks: Iterable[Spec]) -> PredictionsView:
+        """What these tasks are expected to take, one by one and as a tree, from earlier runs."""
+        return await self._to.ask("POST", "/v1/predictions", PredictionsView, body=encode({"tasks": [said(task) for task in tasks]}))
 
     # -- trees, nodes, numbers
 

@@ -22,6 +22,7 @@ from headway.control.duties import Loop
 from headway.control.exchanges import Exchanges
 from headway.control.expanding import Expander
 from headway.control.express import Express
+from headway.control.feasibility import Feasibility
 from headway.control.firing import Firing
 from headway.control.fleet import Fleet
 from headway.control.heartbeats import Heartbeats
@@ -29,6 +30,7 @@ from headway.control.identity import IdSource
 from headway.control.leader import Leader
 from headway.control.notifier import Notifier
 from headway.control.planner import Planner
+from headway.control.predictions import Predictions, Sampler
 from headway.control.preemption import Preemption
 from headway.control.queues import Queues
 from headway.control.rates import Rates
@@ -110,7 +112,10 @@ class Core:
         self.timekeeper = Timekeeper(database, self.leader, bus, Expander(self.definitions, self.ids, clock))
         self.starter = Starter(self.drafts, self.definitions, self.ids, clock, bus)
         self.firing = Firing(database, self.leader, self.starter, self.actions)
-        self.schedules = Schedules(database, self.drafts, self.fleet, self.starter, bus)
+        self.predictions = Predictions(database)
+        sampler = Sampler(database, self.leader, self.definitions)
+        self.feasibility = Feasibility(database, self.leader, self.definitions, self.predictions, sampler)
+        self.schedules = Schedules(database, self.drafts, self.fleet, self.starter, self.feasibility, bus)
         self.reaper = Reaper(
             database, self.leader, self.definitions, self.fleet, bus, holder, lambda: self.url, settings.lost_s, settings.hold_s
         )
@@ -135,13 +140,14 @@ class Core:
         await self._beat()
         timekeeper = Loop("timekeeper", self.leader, self.timekeeper.run_once)
         firing = Loop("timekeeper", self.leader, self.firing.run_once)
+        feasibility = Loop("timekeeper", self.leader, self.feasibility.run_once)
         self.bus.on_scheduled += [timekeeper.wake.set, firing.wake.set]
         planner = Loop("planner", self.leader, self._plan, wake=self.planner.wake, step_down=self.planner.step_down)
         preemption = Loop("planner", self.leader, self.preemption.run_once)
         self.preemption.wake = preemption.wake.set
         loops: list[Callable[[], Awaitable[None]]] = [
             self.admission.run, self.desk.run, self.heartbeats.run, self.notifier.run, self.waiting.run, self._beats, planner.run,
-            timekeeper.run, firing.run, preemption.run, Loop("reaper", self.leader, self.reaper.run_once).run,
+            timekeeper.run, firing.run, feasibility.run, preemption.run, Loop("reaper", self.leader, self.reaper.run_once).run,
             self.allowances.run,
             Loop("archivist", self.leader, self.archivist.run_once).run,
         ]  # fmt: skip

@@ -16,6 +16,7 @@ from headway.domain.fanout import Fan, fan_of
 from headway.domain.identity import MAX_ID
 from headway.domain.task import (
     MAX_INPUT,
+    Definition,
     Edge,
     TaskSpec,
     When,
@@ -176,6 +177,11 @@ class Drafts:
                 names[name] = -1
         _resolve(drafts, names)
         return drafts
+
+    async def define(self, tenant: int, spec: TaskSpec) -> Definition:
+        """What a spec means for a tenant, without storing anything."""
+        await self.tenants.known(tenant)
+        return define(spec, self.tenants.terms(tenant))
 
     def again(self, specs: Sequence[TaskSpec], interned: Sequence[Interned]) -> list[Draft]:
         """Drafts of specs that were checked before and whose definitions are known: those of a schedule (D3)."""

@@ -15,14 +15,15 @@ import msgspec
 
 from headway.control.bus import Bus
 from headway.control.draft import Drafts
+from headway.control.feasibility import Feasibility
 from headway.control.firing import set_running
 from headway.control.fleet import Fleet
 from headway.control.starting import Start, Starter
 from headway.domain.firings import firings, shortest_gap
 from headway.domain.schedule import Overlap, Scheduled, ScheduleSpec, Timing, Work, timing
-from headway.domain.task import TaskSpec, check_name
+from headway.domain.task import Definition, TaskSpec, check_name
 from headway.domain.tree import check_levels
-from headway.errors import Conflict, HeadwayError, InvalidInput, NotFound
+from headway.errors import Conflict, HeadwayError, ImpossibleTree, InvalidInput, NotFound
 from headway.policy.firing import Kind, moments
 from headway.store.database import Connection, Database
 from headway.store.queries import query
@@ -53,6 +54,8 @@ class Prepared:
     when: Timing
     body: bytes
     definitions: list[int]
+    specs: list[TaskSpec]
+    definition_values: list[Definition]
 
     @property
     def hash(self) -> bytes:
@@ -72,6 +75,7 @@ class Schedules:
     drafts: Drafts
     fleet: Fleet
     starter: Starter
+    feasibility: Feasibility
     bus: Bus
 
     async def apply(self, tenant: int, asked: Sequence[Scheduled]) -> list[Applied]:
@@ -90,6 +94,7 @@ class Schedules:
                 raise
             if prepared.setdefault(ready.name, ready) is not ready:
                 raise InvalidInput(f"two schedules are called {ready.name!r}", field="name", hint="rename one of them")
+        await self._refuse_impossible(tenant, list(prepared.values()), now)
         applied = await self.database.transact(lambda connection: _apply(connection, tenant, prepared))
         self.bus.scheduled()
         return applied
@@ -109,11 +114,24 @@ class Schedules:
         for task in specs:
             _check(task)
             _make_periodic(task, shortest_gap(when, now, 20))
+        named = [msgspec.structs.replace(task) for task in specs]
         drafts = await self.drafts.many(tenant, specs)
         if any(draft.existing for draft in drafts):
             raise InvalidInput("after: a schedule cannot wait for a task that was submitted before", field="after")
         self.fleet.check_satisfiable(draft.interned for draft in drafts)
-        return Prepared(name, spec, when, body, [draft.interned.id for draft in drafts])
+        definitions = [draft.interned.definition for draft in drafts]
+        return Prepared(name, spec, when, body, [draft.interned.id for draft in drafts], named, definitions)
+
+    async def _refuse_impossible(self, tenant: int, prepared: Sequence[Prepared], now: datetime.datetime) -> None:
+        """A tree that is known to take longer than its interval (C6)."""
+        wanted = [(d, spec.name or d.name) for one in prepared for spec, d in zip(one.specs, one.definition_values, strict=True)]
+        await self.feasibility.predictions.models(tenant, wanted)  # all at once: below they are known
+        for one in prepared:
+            found = await self.feasibility.problem(tenant, one.when, one.specs, one.definition_values, now)
+            if found is not None:
+                text, path = found
+                hint = "give it a longer interval, `overlap: allow`, or make the chain shorter"
+                raise ImpossibleTree(f"{one.name}: {text}", field="schedule", hint=hint, chain=path.names)
 
     async def pause(self, tenant: int, name: str) -> None:
         async with self.database.cold() as connection:

@@ -40,9 +40,10 @@ create table firing (
 create index firing_waiting on firing (schedule, at) where state = 0;
 create index firing_age on firing (fired_at);
 
--- A sample of finished runs, bounded for each definition. History has no index by definition, which would cost every task.
+-- A sample of finished runs, bounded for each kind of work. History has no index by definition, which would cost every task; and two
+-- definitions that differ in their attempts alone do the same work.
 create table run_sample (
-    definition int not null,
+    work       bigint not null, -- hash of tenant and what is run
     task       bigint not null,
     tenant     int not null,
     seconds    double precision not null,
@@ -50,7 +51,7 @@ create table run_sample (
     max_memory bigint,
     node       int,
     name       text not null,
-    primary key (definition, task)
+    primary key (work, task)
 );
 create index run_sample_name on run_sample (tenant, name, task);
 

@@ -1,0 +1,127 @@
+"""What is known about earlier runs: a bounded sample fed from the events, models learned from it (K3)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from headway.control.definitions import Definitions
+from headway.control.leader import Leader
+from headway.domain.task import Definition
+from headway.policy.prediction import FEW, Model, Run, learn
+from headway.store.database import Connection, Database
+from headway.store.queries import query
+
+EVENTS = 400  # read in one round; when there are more, the rest is left out of the sample
+OF_EVENT = 10  # tasks taken of one event
+KEPT = 200  # runs of one kind of work
+FRESH_S = 30.0  # how long a model is used without looking again
+MODELS = 50_000
+
+# What decides how long a run takes. Attempts, queue, tolerance and the like do not, so changing them loses no history.
+_WORK = ("command", "executable", "function", "interpreter", "args", "image", "commands", "stages", "env", "codec")
+
+_NEWS = query("prediction.news")
+_MOVE_ON = query("prediction.move_on")
+_SKIP_AHEAD = query("prediction.skip_ahead")
+_FINISHED = query("prediction.finished")
+_KEEP = query("prediction.keep")
+_TRIM = query("prediction.trim")
+_OF_WORK = query("prediction.runs_of_work")
+_OF_NAMES = query("prediction.runs_of_names")
+
+
+def work_of(tenant: int, definition: Definition) -> int:
+    """The number of what a definition runs."""
+    parts = {name: getattr(definition, name) for name in _WORK if hasattr(definition, name)}
+    digest = hashlib.blake2b(msgspec.json.encode((tenant, parts), order="deterministic"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+@dataclass
+class Sampler:
+    """Keeps the sample fed: part of the timekeeper's duty."""
+
+    database: Database
+    leader: Leader
+    definitions: Definitions
+
+    async def run_once(self) -> int:
+        """Read what ended since the last time; returns how many runs were kept."""
+        async with self.database.cold() as connection:
+            news = await connection.fetch(_NEWS, EVENTS, OF_EVENT)
+            ids = [task for row in news for task in row["tasks"]]
+            rows = await connection.fetch(_FINISHED, ids) if ids else []
+        if not news:
+            return 0
+        known = await self.definitions.load(row["definition"] for row in rows)
+        kept = [
+            (work_of(row["tenant"], known[row["definition"]].definition), row["id"], row["tenant"], row["seconds"], row["size"],
+             row["max_memory"], row["node"], row["name"])
+            for row in rows if row["definition"] in known
+        ]  # fmt: skip
+
+        async def work(connection: Connection) -> None:
+            await self.leader.fence(connection, "timekeeper")
+            if kept:
+                await connection.execute(_KEEP, *map(list, zip(*sorted(kept), strict=True)))
+                await connection.execute(_TRIM, list({row[0] for row in kept}), KEPT)
+            if len(news) == EVENTS:
+                await connection.execute(_SKIP_AHEAD)
+            else:
+                await connection.execute(_MOVE_ON, news[-1]["xid"], news[-1]["seq"])
+
+        await self.database.transact(work)
+        return len(kept)
+
+
+@dataclass
+class Predictions:
+    """Models of kinds of work, kept for a while."""
+
+    database: Database
+    _models: dict[Any, tuple[float, Model | None]] = field(default_factory=dict)
+
+    async def models(self, tenant: int, asked: Sequence[tuple[Definition | None, str]]) -> list[Model | None]:
+        """A model for each definition; where it has run too rarely, or there is none, for tasks of that name."""
+        works = [None if definition is None else work_of(tenant, definition) for definition, _ in asked]
+        await self._learn({work for work in works if work is not None}, _OF_WORK)
+        found = [None if work is None else self._models[work][1] for work in works]
+        few = [at for at, model in enumerate(found) if model is None or model.runs < FEW]
+        names = {(tenant, asked[at][1]) for at in few}
+        await self._learn(names, _OF_NAMES)
+        for at in few:
+            by_name = self._models[(tenant, asked[at][1])][1]
+            if by_name is not None and by_name.runs > (found[at].runs if found[at] else 0):  # type: ignore[union-attr]
+                found[at] = by_name
+        return found
+
+    def forget(self) -> None:
+        self._models.clear()
+
+    async def _learn(self, keys: set[Any], sql: str) -> None:
+        now = time.monotonic()
+        missing = [key for key in keys if key not in self._models or now - self._models[key][0] > FRESH_S]
+        if not missing:
+            return
+        runs: dict[Any, list[Run]] = defaultdict(list)
+        async with self.database.cold() as connection:
+            if sql is _OF_WORK:
+                rows = [(row["work"], row) for row in await connection.fetch(sql, missing, KEPT)]
+            else:
+                tenant, names = missing[0][0], [name for _, name in missing]
+                rows = [((tenant, row["name"]), row) for row in await connection.fetch(sql, tenant, names, KEPT)]
+        for key, row in rows:
+            runs[key].append(Run(row["seconds"], row["size"], row["node"], row["max_memory"]))
+        learned = await asyncio.to_thread(lambda: {key: learn(runs[key][::-1]) for key in missing})
+        if len(self._models) > MODELS:
+            self._models.clear()
+        for key, model in learned.items():
+            self._models[key] = (now, model)
