@@ -490,9 +490,10 @@ async def test_runs_are_sampled_from_what_ended_and_predict_the_next(dsn):
         spec = function(name="work", args=["x"])
         await submit(core, *(function(args=["x"], name="work", size=size) for size in range(1, 31)))
         sizes = {r["id"]: r["size"] for r in await fetch(core, "select id, size from task")}
+        now = round((core.clock.now_us() - 1_000_000) / 1000)
         for order in await agent.orders(30):
-            ended = 1_000 + round(sizes[order.id] * 100)
-            await agent.say(finished=[Finished(order.id, order.attempt, Outcome.SUCCEEDED, started_ms=1_000, ended_ms=ended)])
+            begun = now - round(sizes[order.id] * 100)
+            await agent.say(finished=[Finished(order.id, order.attempt, Outcome.SUCCEEDED, started_ms=begun, ended_ms=now)])
 
         async def sampled() -> bool:
             await core.feasibility.sampler.run_once()
