@@ -84,6 +84,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     hold_s: Annotated[float, _duration("server", "While the database is away, agents hold on for so long.")] = 60.0
     duty_lease_s: Annotated[float, _duration("server", "A duty's leader that is silent for so long is replaced.", low=0.5)] = 10.0
     retention_days: Annotated[int, Option("server", "Days that finished tasks are kept.", low=1, high=36500)] = 30
+    secrets_key: Annotated[
+        str | None, Option("server", "File with the key that seals secrets; inside the data folder when not set.", unit="path")
+    ] = None
     max_body: Annotated[int, _size("server", "Largest request.", low=1024)] = 64 * MIB
     admission_queue: Annotated[int, _size("server", "Bytes of requests that may wait for their commit.", low=MIB)] = 256 * MIB
 

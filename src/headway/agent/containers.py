@@ -1,12 +1,29 @@
-"""Tasks in containers: the command line of Podman or Docker, with the task's limits (H2)."""
+"""Tasks in containers: the command line of Podman or Docker, with the task's limits (H2).
+
+The engine's own client runs as the task's process, behind a small launcher (contain.py) that removes the container at its end. All
+processes of the container carry the task's marks in their environment, so they are found and ended like those of any other task, also
+when client, launcher and monitor were killed before them. A container that is left on record by that is removed here.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
 import shutil
+import sys
+from collections.abc import Sequence
+
+from headway.domain.isolation import EVERYTHING
+from headway.domain.task import Definition
+from headway.logs import log
+from headway.wire.exchange import Order
 
 ENGINES = ("podman", "docker")
+INSIDE = "/headway"  # where a container finds its input and leaves its result
+PROCESSES, FILES = 512, 4096
+_START = "from headway.agent.contain import main; main()"
+_FOLDER = ("HEADWAY_INPUT", "HEADWAY_RESULT", "HEADWAY_CHECKPOINT_DIR", "HEADWAY_SUBTASKS")
+_HOSTS_OWN = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LC_ALL", "LANG")  # of the node, not of the image
 
 
 def engine_words(setting: str) -> list[str]:
@@ -18,3 +35,63 @@ def engine_words(setting: str) -> list[str]:
     words = shlex.split(setting)
     found = shutil.which(words[0]) if words else None
     return [os.path.abspath(found), *words[1:]] if found else []
+
+
+class Containers:
+    def __init__(self, engine: list[str], instance: str, env: dict[str, str]) -> None:
+        self._engine, self._instance, self._env = engine, instance, env
+        self.pids: set[int] = set()  # of commands that remove containers
+
+    def command(self, order: Order, definition: Definition, env: dict[str, str], scratch: str, volumes: Sequence[str]) -> list[str]:
+        """The whole command line. Values of variables are not on it, where every process of the node could read them."""
+        content, need = definition.content, definition.resources
+        own = {name: value.replace(scratch, INSIDE) if name in _FOLDER else value for name, value in env.items() if name not in _HOSTS_OWN}
+        inside = {**own, **{name: definition.env[name] for name in _HOSTS_OWN if name in definition.env}}
+        env.update(inside)  # the client passes them on from its own environment
+        options = [
+            f"--name={self.name_of(order)}",
+            f"--label=headway={self._instance}",
+            f"--network={'host' if definition.network == (EVERYTHING,) else 'none'}",
+            "--security-opt=no-new-privileges",
+            "--cap-drop=all",
+            f"--pids-limit={PROCESSES}",
+            f"--ulimit=nofile={FILES}:{FILES}",
+            f"--ulimit=nproc={PROCESSES}:{PROCESSES}",
+            f"--volume={scratch}:{INSIDE}",
+            *(f"--volume={path}:{path}" for path in volumes),
+            f"--workdir={definition.workdir or INSIDE}",
+            *(f"--env={name}" for name in sorted(inside)),
+        ]
+        if need.memory:
+            options += [f"--memory={need.memory}b", f"--memory-swap={need.memory}b"]
+        if need.cpus_milli:
+            options.append(f"--cpus={need.cpus_milli / 1000:g}")
+        runs = ["sh", "-ec", "\n".join(content.commands)] if content.commands else list(definition.args)
+        return [
+            sys.executable, "-P", "-c", _START, scratch, self.name_of(order), str(len(self._engine)), *self._engine,
+            "run", *options, content.image, *runs,
+        ]  # fmt: skip
+
+    def name_of(self, order: Order) -> str:
+        return f"headway-{self._instance}-{order.id}-{order.attempt}"
+
+    def left(self, order: Order) -> None:
+        """A container's attempt was ended by force: nothing of it may stay on record."""
+        self._remove([*self._engine, "rm", "--force", self.name_of(order)])
+
+    def remove_leftovers(self) -> None:
+        """Containers of an earlier life of this agent."""
+        if self._engine:
+            engine = shlex.join(self._engine)
+            find = f"{engine} ps --all --quiet --filter label=headway={self._instance}"
+            self._remove(["/bin/sh", "-c", f"{find} | xargs -r {engine} rm --force"])
+
+    def _remove(self, words: list[str]) -> None:
+        devnull = [(os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_RDWR, 0) for fd in (0, 1, 2)]
+        try:
+            self.pids.add(os.posix_spawn(words[0], words, self._env, file_actions=devnull, setsid=True, setsigmask=()))
+        except OSError as error:
+            log("agent.cannot_remove_container", level="warning", reason=str(error))
+
+    def ended(self, pid: int) -> None:
+        self.pids.discard(pid)

@@ -44,7 +44,8 @@ class Executables:
         prepared: list[tuple[Process, Definition, Launch]] = []
         unable: list[tuple[Process, str]] = []
         for order, definition in wanted:
-            process = Process(order, "", Capture(order.id, order.attempt, self._max_output), boottime(), wall_ms())
+            capture = Capture(order.id, order.attempt, self._max_output, self._spawner.granted.secrets(order.definition))
+            process = Process(order, "", capture, boottime(), wall_ms())
             try:
                 process.dir = self._scratch.take()
                 prepared.append((process, definition, self._spawner.prepare(process, definition)))
@@ -106,6 +107,8 @@ class Executables:
         process.close()
         cpu_ms = round((usage.ru_utime + usage.ru_stime) * 1000)
         finished = finish(process, status, now, cpu_ms, _peak(usage))
+        if os.WIFSIGNALED(status) and self._spawner.granted.contained(process.order.definition):
+            self._spawner.granted.containers.left(process.order)
         self._leave(process)
         return finished
 

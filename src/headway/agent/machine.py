@@ -187,7 +187,10 @@ class Machine:
         what = definition.function
         estimate = self._estimates.setdefault(what, Estimate()) if what else Estimate()
         need = definition.resources.amounts()
-        self.recipes[number] = Recipe(definition, need, definition.cap_ms / 1000, runner_kind(definition), estimate)
+        kind = runner_kind(definition)
+        if definition.content.secrets and kind.partition("+")[0] != PYTHON.name:
+            kind = kind and f"{kind}#{number}"  # started with secrets: for nobody else, whatever their names
+        self.recipes[number] = Recipe(definition, need, definition.cap_ms / 1000, kind, estimate)
         if needs_preparation(definition):
             self.preparing.needed.add(number)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Iterable
 
 from headway.wire.exchange import Output, Progress
 
@@ -15,14 +16,58 @@ PIECE = 32 * 1024
 STDOUT, STDERR = 1, 2
 _PROGRESS = re.compile(rb"^headway progress ([0-9.eE+-]+)(?:/([0-9.eE+-]+))?[ \t]*([^\r\n]*)", re.MULTILINE)
 _PREFIX = b"headway progress "
+HIDDEN = b"***"
+SHORTEST = 4  # a shorter secret is not hidden: it would hide half of every output
 LINE = 4096  # a progress line longer than this is not one
+
+
+class Mask:
+    """Hides secrets in a stream of bytes, also when one is cut in two by a read."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        words = {part for secret in secrets for part in (secret, secret.strip(), *secret.splitlines())}
+        self._secrets = sorted((word.encode() for word in words if len(word) >= SHORTEST), key=len, reverse=True)
+        self._held: dict[int, bytes] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._secrets)
+
+    def hide(self, stream: int, data: bytes) -> bytes:
+        """What may be shown of it now. An end that could be the beginning of a secret is held back until more comes."""
+        data = self._replace(self._held.pop(stream, b"") + data)
+        held = max((_overlap(data, secret) for secret in self._secrets), default=0)
+        if held:
+            self._held[stream] = data[-held:]
+        return data[: len(data) - held]
+
+    def rest(self, stream: int) -> bytes:
+        """What was held back: nothing more comes."""
+        return self._held.pop(stream, b"")
+
+    def text(self, text: str) -> str:
+        return self._replace(text.encode(errors="replace")).decode(errors="replace")
+
+    def _replace(self, data: bytes) -> bytes:
+        for secret in self._secrets:
+            if secret in data:
+                data = data.replace(secret, HIDDEN)
+        return data
+
+
+def _overlap(data: bytes, secret: bytes) -> int:
+    """How many bytes at the end of the data begin the secret."""
+    for size in range(min(len(secret) - 1, len(data)), 0, -1):
+        if data.endswith(secret[:size]):
+            return size
+    return 0
 
 
 class Capture:
     """The output of one attempt."""
 
-    def __init__(self, task: int, attempt: int, limit: int) -> None:
+    def __init__(self, task: int, attempt: int, limit: int, secrets: Iterable[str] = ()) -> None:
         self.task, self.attempt = task, attempt
+        self.mask = Mask(secrets)
         self._half = max(limit // 2, 1)
         self._shipped = 0
         self._sequence = 0
@@ -34,6 +79,11 @@ class Capture:
 
     def feed(self, stream: int, data: bytes, at_ms: int) -> tuple[list[Output], Progress | None]:
         """What to ship now, and the last progress said in it."""
+        if self.mask:
+            data = self.mask.hide(stream, data)
+        return self._feed(stream, data, at_ms)
+
+    def _feed(self, stream: int, data: bytes, at_ms: int) -> tuple[list[Output], Progress | None]:
         progress = self._progress(data) if stream == STDOUT else None
         if stream == STDERR:
             self.stderr_tail = (self.stderr_tail + data)[-LINE:]
@@ -46,6 +96,8 @@ class Capture:
     def close(self, at_ms: int) -> list[Output]:
         """The kept end, with a line for what was cut before it."""
         found: list[Output] = []
+        for stream in (STDOUT, STDERR) if self.mask else ():
+            found += self._feed(stream, self.mask.rest(stream), at_ms)[0]
         if self._cut:
             found += self._pieces(STDERR, f"\n[headway: {self._cut} bytes of output were cut here]\n".encode(), at_ms)
         for stream, at, data in self._tail:

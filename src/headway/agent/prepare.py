@@ -31,6 +31,7 @@ from headway.domain import languages
 from headway.domain.content import Archive, Requires, file_name, on_volume, uploaded
 from headway.domain.task import Definition
 
+CONTAINERS = "containers-were-run"
 READY = ".headway-ready"  # the marker: its content is the size of the entry
 LOG = 16 * 1024  # the end of a failed command's output that is shown
 PIP = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-warn-script-location", "--quiet")
@@ -61,6 +62,7 @@ class Answer(msgspec.Struct, omit_defaults=True):
     log: str = ""
     executable: str = ""  # where the fetched file is
     program: str = ""  # what was built from it
+    image: bool = False  # the image is here
     env: dict[str, str] = {}
     entries: dict[str, int] = {}  # used, with their sizes
     watched: dict[str, tuple[int, int]] = {}  # files of the node this was made from: (mtime_ns, size)
@@ -234,6 +236,8 @@ class Preparation:
             inspect = subprocess.run([*engine, "image", "inspect", image], env=self.job.env, capture_output=True)
             if inspect.returncode != 0:
                 self._call([*engine, "pull", "--quiet", image], self.root, f"the image {image} could not be pulled")
+        (self.root / CONTAINERS).touch()  # the next supervisor looks for containers that were left
+        self.answer.image = True
 
     # --- commands
 

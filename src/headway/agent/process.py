@@ -9,23 +9,23 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from headway.agent import tree
-from headway.agent.interpreters import NotStartable, command_of
+from headway.agent.contain import NOTE as OUT_OF_MEMORY
+from headway.agent.granted import Granted
+from headway.agent.interpreters import NotStartable
 from headway.agent.output import Capture
-from headway.agent.prepare import Answer
 from headway.agent.reports import error_text
 from headway.agent.scratch import CHECKPOINT
 from headway.agent.spawn import Launch, launch
 from headway.agent.tokens import Tokens, waits_for
 from headway.domain.lifecycle import Outcome
 from headway.domain.task import Definition
-from headway.wire.exchange import Dependencies, ErrorInfo, Finished, Order
+from headway.wire.exchange import ErrorInfo, Finished, Order
 
 INSTANCE = "HEADWAY_AGENT_INSTANCE"  # marks every process that tasks of this agent started
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "USER", "LOGNAME", "TZ", "TMPDIR")
 RESULT_LIMIT = 4 * 2**20
 READ = 64 * 1024
 TRY_LATER, REQUEUE = 75, 85
-_PLAIN = Answer()  # of a definition that needed no preparation
 
 
 def clean_environment(source: Mapping[str, str], instance: str) -> dict[str, str]:
@@ -64,16 +64,16 @@ class Process:
 class Spawner:
     """Starts executables, many at a time."""
 
-    def __init__(self, base_env: dict[str, str], ready: Mapping[int, Answer], volumes: Mapping[str, str]) -> None:
-        self._base_env, self._ready, self._volumes = base_env, ready, volumes
+    def __init__(self, base_env: dict[str, str], granted: Granted) -> None:
+        self._base_env, self.granted = base_env, granted
         self.tokens = Tokens()
         self._argv: dict[int, tuple[Definition, list[str]]] = {}  # definition -> what it runs, looked up once
 
     def prepare(self, process: Process, definition: Definition) -> Launch:
         """Its environment, folders and pipes; NotStartable when it is clear already that it cannot run."""
         env = self._environment(process, definition)
-        workdir = definition.workdir or process.dir
-        argv = self._command(process.order, definition, env, workdir, fresh=False)
+        workdir = process.dir if definition.content.image else definition.workdir or process.dir
+        argv = self._command(process.order, definition, env, workdir, process.dir, fresh=False)
         process.stdout, child_stdout = os.pipe()
         process.stderr, child_stderr = os.pipe()
         os.set_blocking(process.stdout, False)
@@ -97,19 +97,18 @@ class Spawner:
         try:
             if not os.path.isdir(program.workdir):
                 raise NotStartable(f"the working directory {program.workdir!r} cannot be entered: no such directory")
-            program.argv = self._command(process.order, definition, program.env, program.workdir, fresh=True)
+            program.argv = self._command(process.order, definition, program.env, program.workdir, process.dir, fresh=True)
             launch([program])
             if program.error:
                 raise NotStartable(f"{program.argv[0]!r} could not be started: {os.strerror(program.error)}")
         except NotStartable as error:
             failed[process.order.id] = str(error)
 
-    def _command(self, order: Order, definition: Definition, env: dict[str, str], workdir: str, *, fresh: bool) -> list[str]:
+    def _command(self, order: Order, definition: Definition, env: dict[str, str], workdir: str, scratch: str, *, fresh: bool) -> list[str]:
         known = self._argv.get(order.definition)
-        if known is not None and known[0] is definition and not fresh and order.definition not in self._ready:
+        if known is not None and known[0] is definition and not fresh and not self.granted.changing(order.definition):
             return known[1]
-        ready = self._ready.get(order.definition, _PLAIN)
-        argv = command_of(definition, env, workdir, executable=ready.executable, program_of=ready.program, volumes=self._volumes)
+        argv = self.granted.command(order, definition, env, workdir, scratch)
         if len(self._argv) > 1000:
             self._argv.clear()
         self._argv[order.definition] = (definition, argv)
@@ -123,10 +122,7 @@ class Spawner:
         env["HEADWAY_RESULT"] = f"{directory}/result"
         env["HEADWAY_CHECKPOINT_DIR"] = f"{directory}/{CHECKPOINT}"
         env["HEADWAY_DEADLINE"] = f"{(process.started_ms + definition.cap_ms) / 1000:.3f}"
-        if (ready := self._ready.get(order.definition)) is not None:
-            env |= ready.env
-        for name in definition.content.volumes:
-            env[f"HEADWAY_VOLUME_{name.upper().replace('-', '_').replace('.', '_')}"] = self._volumes.get(name, "")
+        env |= self.granted.environment(order.definition, definition)
         for name, value in self.tokens.environment(order, directory).items():
             env.setdefault(name, value)
         if order.traceparent:
@@ -137,19 +133,7 @@ class Spawner:
                 file.write(order.input)
         else:
             env["HEADWAY_INPUT"] = os.devnull
-        if order.dependencies is not None:
-            env["HEADWAY_DEPENDENCIES"] = f"{directory}/dependencies"
-            write_dependencies(order.dependencies, env["HEADWAY_DEPENDENCIES"])
         return env
-
-
-def write_dependencies(data: bytes, path: str) -> None:
-    """The results of what the task waited for, as a file of JSON: name to result."""
-    found = msgspec.json.decode(data, type=Dependencies)
-    if found.error:
-        raise NotStartable(found.error)
-    with open(path, "wb") as file:
-        file.write(msgspec.json.encode(found.results))
 
 
 def read_available(fd: int) -> tuple[bytes, bool]:
@@ -169,6 +153,10 @@ def finish(process: Process, status: int, ended_ms: int, cpu_ms: int, max_memory
     )
     code = os.waitstatus_to_exitcode(status)
     finished.exit_code = code if code >= 0 else 128 - code  # as shells say it
+    if code == 137 and os.path.exists(f"{process.dir}/{OUT_OF_MEMORY}"):
+        finished.outcome = Outcome.OUT_OF_MEMORY
+        finished.error = error_text(ErrorInfo("OutOfMemory", "the container used more memory than it may"))
+        return finished
     tail = process.capture.stderr_tail.decode(errors="replace").strip()
     if code < 0:
         name = signal.Signals(-code).name if -code in signal.valid_signals() and -code < signal.SIGRTMIN else str(-code)

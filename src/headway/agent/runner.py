@@ -34,14 +34,13 @@ from headway.agent.link import READ, SHARED_FD, SOCKET_FD, Frames, frame
 from headway.agent.reports import error_text, items
 from headway.client import context
 from headway.domain.lifecycle import Outcome
-from headway.wire.exchange import ErrorInfo, Finished, Order
+from headway.wire.exchange import ErrorInfo, Finished
 
 FLUSH_NS = 2_000_000  # results are sent at least this often
 LONG_NS = 10_000_000  # calls longer than this have their CPU time and memory measured
 SAY = 32 * 1024
 SAY_NS = 50_000_000
 TRACE = 64 * 1024  # bytes of a traceback that are kept
-DEPENDENCIES = Order.__struct_fields__.index("dependencies")  # where they stand in an order
 GROWTH_EVERY = 256  # flushes between looks at the memory
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _clock = time.clock_gettime_ns
@@ -76,7 +75,6 @@ class Runner:
         self.wake: SimpleQueue[bool] = SimpleQueue()  # True: there is work; False: stop
         self.places: SimpleQueue[tuple[str, str, str | None]] = SimpleQueue()
         self.context = context.Current(0, 0, None, self.progress, self.place)
-        self.context.read_dependencies = lambda: self.current[DEPENDENCIES] if len(self.current) > DEPENDENCIES else None
 
     # --- the thread that reads
 
@@ -91,6 +89,8 @@ class Runner:
         kind = message[0]
         if kind == "run":
             self.definitions.update(message[1])
+            for definition in message[1]:
+                self.functions.pop(definition, None)  # it may come with another environment
             self.todo.extend(message[2])
             self.wake.put(True)
         elif kind == "nudge":

@@ -8,18 +8,19 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from headway.agent import tree
 from headway.agent.clock import boottime, wall_ms
+from headway.agent.granted import Granted
+from headway.agent.interpreters import NotStartable
 from headway.agent.link import SHARED_FD, SOCKET_FD, Channel, Terms
 from headway.agent.local_queue import Recipe
 from headway.agent.loop import Loop
 from headway.agent.output import STDERR, STDOUT, Capture
-from headway.agent.prepare import Answer
 from headway.agent.process import read_available
 from headway.agent.reports import Outbox
 from headway.agent.signals import RunnerDid, RunnerEnded, RunnerGaveBack, RunnerReady, Stimulus
@@ -42,6 +43,7 @@ class RunnerProcess:
         self.channel = Channel(sock)
         self.defined: set[int] = set()
         self.captures: dict[int, Capture] = {}
+        self.secrets: set[str] = set()  # values that its output must not show
         self.last_words = b""
         self.writing = False
 
@@ -58,10 +60,10 @@ class Runners:
         outbox: Outbox,
         terms: Terms,
         env: dict[str, str],
-        ready: Mapping[int, Answer],
+        granted: Granted,
         handle: Callable[[Stimulus], None],
     ) -> None:
-        self._loop, self._outbox, self._terms, self._ready, self._handle = loop, outbox, terms, ready, handle
+        self._loop, self._outbox, self._terms, self._granted, self._handle = loop, outbox, terms, granted, handle
         self._env = {**env, **{name: os.environ[name] for name in PASSED_ON if name in os.environ}}
         self._by_number: dict[int, RunnerProcess] = {}
         self._by_pid: dict[int, RunnerProcess] = {}
@@ -75,6 +77,11 @@ class Runners:
 
     def start(self, number: int, kind: str, definition: int | None, recipes: dict[int, Recipe]) -> None:
         """Start a runner; one of another language, or with packages of its own, as the definition needs it."""
+        try:
+            env = self._environment(kind, definition, recipes)
+        except NotStartable as error:
+            self._handle(RunnerEnded(number, 0, wall_ms(), str(error), boottime()))
+            return
         ours, theirs = socket.socketpair()
         shared_fd = os.memfd_create("headway-runner")
         os.ftruncate(shared_fd, mmap.PAGESIZE)
@@ -86,7 +93,7 @@ class Runners:
         pid = os.posix_spawn(
             sys.executable,
             [sys.executable, "-P", "-c", *self._words(kind, folder)],
-            self._environment(kind, definition, recipes),
+            env,
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_DUP2, child_stdout, 1),
@@ -118,13 +125,13 @@ class Runners:
         """A runner of another language serves only tasks of one environment: it is put on at its start."""
         if definition is None:
             return self._env
-        env = self._env.copy()
-        if (ready := self._ready.get(definition)) is not None:
-            env |= ready.env
-            own = self._env.get("PYTHONPATH")
-            env["PYTHONPATH"] = os.pathsep.join([ready.env["PYTHONPATH"], own] if own else [ready.env["PYTHONPATH"]])
+        of, env = recipes[definition].definition, self._env.copy()
         if runner_command(kind, self._terms.runners) is not None:
-            env |= recipes[definition].definition.env
+            env |= of.env
+            return env | self._granted.environment(definition, of)
+        env |= {name: value for name, value in self._granted.environment(definition, of).items() if name not in of.content.secrets}
+        if own := self._env.get("PYTHONPATH"):
+            env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([env.get("PYTHONPATH", own), own]))
         return env
 
     # --- talking
@@ -136,7 +143,12 @@ class Runners:
         definitions = {}
         for known in new:
             of = recipes[known].definition
-            definitions[known] = [of.function, of.codec, of.env, of.workdir, of.cap_ms]
+            env = of.env
+            if of.content.secrets:
+                env = {**env, **self._granted.known_secrets(known)}
+                runner.secrets |= set(self._granted.secrets(known))
+                runner.defined.discard(known)  # said anew with each batch: the newest values count
+            definitions[known] = [of.function, of.codec, env, of.workdir, of.cap_ms]
         self._send(runner, ["run", definitions, orders])
 
     def say(self, number: int, word: str) -> None:
@@ -204,7 +216,7 @@ class Runners:
     def _capture(self, runner: RunnerProcess, task: int, attempt: int, stream: int, data: bytes) -> None:
         capture = runner.captures.get(task)
         if capture is None:
-            capture = runner.captures[task] = Capture(task, attempt, self._terms.max_output)
+            capture = runner.captures[task] = Capture(task, attempt, self._terms.max_output, runner.secrets)
         pieces, progress = capture.feed(stream, data, wall_ms())
         if pieces:
             self._outbox.add("output", pieces)

@@ -21,9 +21,10 @@ import msgspec
 
 from headway.agent import tree
 from headway.agent.clock import boottime, wall_ms
-from headway.agent.containers import engine_words
+from headway.agent.containers import Containers, engine_words
 from headway.agent.executables import Executables, reap
 from headway.agent.freeze import Freezer
+from headway.agent.granted import Granted
 from headway.agent.link import (
     Adopt,
     Answer,
@@ -46,6 +47,7 @@ from headway.agent.loop import Loop
 from headway.agent.machine import Machine
 from headway.agent.preparations import PASSED_ON as BUILD_ENVIRONMENT
 from headway.agent.preparations import Preparations
+from headway.agent.prepare import CONTAINERS
 from headway.agent.process import INSTANCE, Spawner, clean_environment
 from headway.agent.reports import Outbox
 from headway.agent.runners import Runners
@@ -105,11 +107,16 @@ class Supervisor:
         scratch = Scratch(os.path.join(setup.work_dir, "scratch"))
         env = clean_environment(os.environ, setup.instance)
         build_env = env | {name: os.environ[name] for name in BUILD_ENVIRONMENT if name in os.environ}
-        self.preparations = Preparations(terms, setup.work_dir, build_env, engine_words(terms.container_engine), self.handle)
+        engine = engine_words(terms.container_engine)
+        self.preparations = Preparations(terms, setup.work_dir, build_env, engine, self.handle)
         self.preparations.in_use = self.machine.definitions_held
-        spawner = Spawner(env, self.preparations.ready, terms.volumes)
+        self.containers = Containers(engine, setup.instance, env)
+        if (self.preparations.root / CONTAINERS).exists():
+            self.containers.remove_leftovers()
+        self.granted = Granted(self.preparations.ready, terms.volumes, self.containers)
+        spawner = Spawner(env, self.granted)
         self.executables = Executables(self.loop, self.outbox, spawner, scratch, setup.instance, terms.max_output)
-        self.runners = Runners(self.loop, self.outbox, terms, env, self.preparations.ready, self.handle)
+        self.runners = Runners(self.loop, self.outbox, terms, env, self.granted, self.handle)
         self.runners.running_task = self._running_task
         self.tokens = spawner.tokens = self.runners.tokens = Tokens(terms.url, terms.tls_ca)
         self.freezer = Freezer()
@@ -243,7 +250,8 @@ class Supervisor:
         for pid, status, _ in exits:
             self.runners.ended(pid, status)
             self.preparations.ended(pid, status)
-        known = self.runners.pids | self.preparations.pids | {self.exchange}
+            self.containers.ended(pid)
+        known = self.runners.pids | self.preparations.pids | self.containers.pids | {self.exchange}
         self.handle(*(ProcessEnded(finished, boottime()) for finished in self.executables.ended(exits, known)))
 
     def _running_task(self, number: int) -> tuple[int, int] | None:
@@ -344,6 +352,7 @@ class Supervisor:
         self._taken = None
         if message.boot == self.boot and self.lease is not None:
             answer = decode_orders(message.body)
+            self.granted.tell_secrets(answer.secrets)
             self.handle(OrdersArrived(answer.orders, answer.definitions, answer.cancels, boottime(), answer.controls))
         taken = self._taken or Take([], [])
         self._send(Taken(message.number, encode_msgpack(taken.refs), taken.unknown))

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from headway.api.content import Claim, ClaimView, NewSecret, Pin, PinView, SecretView, Uploaded
 from headway.api.dead import Which
 from headway.api.overview import NewKey, NewTenant
 from headway.api.predictions import Asked
@@ -61,6 +62,7 @@ _FLAG: dict[str, Any] = {"type": "string", "enum": ["0", "1", "true", "false"]}
 _ID: dict[str, Any] = {"type": "string", "pattern": "^[0-9]{1,19}$"}
 _NUMBER: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
 _COUNT: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 100}
+_DIGEST: dict[str, Any] = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _DURATION: dict[str, Any] = {"type": "string", "examples": ["30", "1m"]}
 _LIMIT: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": 1000}
 _FILTERS: tuple[Parameter, ...] = (
@@ -155,6 +157,18 @@ TABLE = (
     Route("get", "/v1/tenants", "All tenants (admin)", list[dict[str, Any]], tag="access"),
     Route("post", "/v1/tenants", "Add a tenant (admin)", dict[str, Any], 201, NewTenant, tag="access"),
     Route("post", "/v1/keys", "Make a token, shown once (admin)", dict[str, Any], 201, NewKey, tag="access"),
+    Route("post", "/v1/uploads", "Keep a file for tasks of this tenant", Uploaded, 201, tag="content",
+          parameters=(("name", _TEXT, "its file name: the suffix says what runs it"),)),
+    Route("get", "/v1/nodes/definitions/{definition}/uploads/{digest}", "For agents: a file that a definition names", None,
+          media="application/octet-stream", tag="content"),
+    Route("post", "/v1/nodes/definitions/{definition}/pins", "For agents: what a URL was when it was first fetched", Pin, body=Pin,
+          tag="content"),
+    Route("get", "/v1/pins", "URLs and what they were when they were first fetched", list[PinView], tag="content"),
+    Route("delete", "/v1/pins", "Forget what a URL was", dict[str, str], tag="content", parameters=(("url", _TEXT, "which"),)),
+    Route("get", "/v1/secrets", "Names of secrets", list[SecretView], tag="content"),
+    Route("put", "/v1/secrets/{name}", "Set a secret", SecretView, body=NewSecret, tag="content"),
+    Route("delete", "/v1/secrets/{name}", "Remove a secret", dict[str, str], tag="content"),
+    Route("post", "/v1/tasks/{task_id}/once", "From inside a task: an effect that happens once", ClaimView, body=Claim),
     Route("get", "/metrics", "Prometheus metrics", None, media="text/plain", tag="seeing"),
     Route("get", "/livez", "The process lives", dict[str, str], public=True, tag="seeing"),
     Route("get", "/readyz", "The server can admit tasks", dict[str, str], public=True, tag="seeing"),
@@ -240,7 +254,7 @@ _FAILURES = {
 
 
 def _path_parameters(path: str) -> list[dict[str, Any]]:
-    kinds = {"task_id": _ID, "tree_id": _ID, "node": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}}
+    kinds = {"task_id": _ID, "tree_id": _ID, "node": _NUMBER, "definition": _NUMBER, "digest": _DIGEST}
     return [
         {"name": name, "in": "path", "required": True, "schema": kinds.get(name, {**_TEXT, "minLength": 1})}
         for name in re.findall(r"{(\w+)}", path)

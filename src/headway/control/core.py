@@ -6,6 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from headway.config import Settings
@@ -16,6 +17,7 @@ from headway.control.allowances import Allowances
 from headway.control.archivist import Archivist, ensure_partitions
 from headway.control.bus import Bus
 from headway.control.clock import Clock
+from headway.control.contents import Contents
 from headway.control.definitions import Definitions
 from headway.control.draft import Drafts
 from headway.control.duties import Loop
@@ -29,6 +31,7 @@ from headway.control.heartbeats import Heartbeats
 from headway.control.identity import IdSource
 from headway.control.leader import Leader
 from headway.control.notifier import Notifier
+from headway.control.once import Once
 from headway.control.planner import Planner
 from headway.control.predictions import Predictions, Sampler
 from headway.control.preemption import Preemption
@@ -37,6 +40,7 @@ from headway.control.rates import Rates
 from headway.control.reaper import Reaper
 from headway.control.reports import ReportDesk
 from headway.control.schedules import Schedules
+from headway.control.secrets import Secrets
 from headway.control.sessions import Sessions
 from headway.control.starting import Starter
 from headway.control.steering import Steering
@@ -70,7 +74,10 @@ class Core:
         self.tenants = Tenants(database, bus)
         self.queues = Queues(database, bus)
         self.definitions = Definitions(database, self.queues)
-        self.drafts = Drafts(self.definitions, self.tenants)
+        self.secrets = Secrets(database, self.definitions, Path(settings.secrets_key or Path(settings.data_dir) / "secrets.key"))
+        self.contents = Contents(database, self.definitions, self.secrets)
+        self.once = Once(database)
+        self.drafts = Drafts(self.definitions, self.tenants, self.contents)
         self.fleet = Fleet(database)
         self.ids = IdSource(database, clock, holder)
         self.leader = Leader(database, holder, settings.duty_lease_s)
@@ -78,7 +85,7 @@ class Core:
         self.sessions = Sessions(self.definitions)
         self.heartbeats = Heartbeats(database)
         self.exchanges = Exchanges(
-            database, self.fleet, self.definitions, self.sessions, self.desk, self.heartbeats, self.leader, bus,
+            database, self.fleet, self.definitions, self.sessions, self.desk, self.heartbeats, self.leader, bus, self.secrets,
             settings.heartbeat_s, settings.fence_s, settings.hold_s,
         )  # fmt: skip
         self.planner = Planner(

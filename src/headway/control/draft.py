@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from headway.control.contents import Contents
 from headway.control.definitions import Definitions, Interned
 from headway.control.tenants import Tenants
 from headway.domain import graph
@@ -112,8 +113,9 @@ def draft_of(spec: TaskSpec) -> Draft:
 class Drafts:
     """Makes drafts for one tenant at a time."""
 
-    def __init__(self, definitions: Definitions, tenants: Tenants) -> None:
+    def __init__(self, definitions: Definitions, tenants: Tenants, contents: Contents) -> None:
         self.definitions = definitions
+        self.contents = contents
         self.tenants = tenants
         self._specs: dict[tuple[int, bytes], Interned] = {}
         tenants.bus.on_tenants.append(self._specs.clear)  # the same words may now mean another task
@@ -152,7 +154,7 @@ class Drafts:
 
     async def _intern(self, tenant: int, spec: TaskSpec) -> Interned:
         await self.tenants.known(tenant)
-        interned = await self.definitions.intern(tenant, define(spec, self.tenants.terms(tenant)))
+        interned = await self.contents.intern(tenant, define(spec, self.tenants.terms(tenant)))
         if len(self._specs) > _SPECS_KEPT:
             self._specs.clear()
         self._specs[(tenant, _content(spec))] = interned

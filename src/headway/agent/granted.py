@@ -1,0 +1,75 @@
+"""What a task gets beyond its own words: prepared places, volumes, secrets, a container (H1 H2 H5 H11).
+
+The one object that starting a program or a runner asks about these things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from headway.agent.containers import Containers
+from headway.agent.interpreters import NotStartable, command_of, in_volume
+from headway.agent.prepare import Answer
+from headway.domain.content import on_volume
+from headway.domain.task import Definition
+from headway.wire.exchange import Order
+
+_PLAIN = Answer()  # of a definition that needed no preparation
+
+
+class Granted:
+    def __init__(self, ready: Mapping[int, Answer], volumes: Mapping[str, str], containers: Containers) -> None:
+        self._ready, self._volumes, self.containers = ready, volumes, containers
+        self._secrets: dict[int, dict[str, str]] = {}  # by definition; in memory only
+
+    def tell_secrets(self, secrets: Mapping[int, dict[str, str]]) -> None:
+        """The values that came with orders: the newest count."""
+        self._secrets.update(secrets)
+
+    def contained(self, definition: int) -> bool:
+        """Whether its tasks are containers."""
+        return self._ready.get(definition, _PLAIN).image
+
+    def changing(self, definition: int) -> bool:
+        """Whether its command line may be another next time."""
+        return definition in self._ready
+
+    def environment(self, number: int, definition: Definition) -> dict[str, str]:
+        """Variables on top of its own; NotStartable when a secret or a volume is gone."""
+        content = definition.content
+        env = dict(self._ready.get(number, _PLAIN).env)
+        for name in content.volumes:
+            if name not in self._volumes:
+                raise NotStartable(f"this node has no volume {name!r}")
+            env[f"HEADWAY_VOLUME_{name.upper().replace('-', '_').replace('.', '_')}"] = self._volumes[name]
+        if content.secrets:
+            values = self._secrets.get(number, {})
+            for variable, name in content.secrets.items():
+                if variable not in values:
+                    raise NotStartable(f"the secret {name!r} does not exist any more")
+                env[variable] = values[variable]
+        return env
+
+    def command(self, order: Order, definition: Definition, env: dict[str, str], work_dir: str, scratch: str) -> list[str]:
+        """The argument vector that runs it."""
+        if definition.content.image:
+            return self.containers.command(order, definition, env, scratch, [self._volumes[name] for name in definition.content.volumes])
+        ready = self._ready.get(order.definition, _PLAIN)
+        return command_of(
+            definition, env, work_dir, executable=ready.executable, program_of=ready.program, volumes=self._volumes
+        )
+
+    def shown(self, number: int, definition: Definition) -> list[str]:
+        """Folders and files of the node that an isolated task must see: what was prepared for it, and its volumes."""
+        ready = self._ready.get(number, _PLAIN)
+        made = [ready.executable, ready.program, ready.env.get("HEADWAY_PREPARED", ""), *ready.watched]
+        named = [in_volume(definition.executable, self._volumes)] if on_volume(definition.executable) else []
+        return [path for path in (*made, *named, *(self._volumes.get(name, "") for name in definition.content.volumes)) if path]
+
+    def known_secrets(self, number: int) -> dict[str, str]:
+        """Its variables with their values, as far as there are any."""
+        return self._secrets.get(number, {})
+
+    def secrets(self, number: int) -> Iterable[str]:
+        """The values that its output must not show."""
+        return self._secrets.get(number, {}).values()
