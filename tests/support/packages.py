@@ -40,6 +40,7 @@ PACKAGES = {
         Package("openssl", "openssl"),
         Package("curl", "curl"),
         Package("redis-server", "redis-server"),
+        Package("postgresql-15", "/usr/lib/postgresql/15/bin/initdb"),
     )
 }
 

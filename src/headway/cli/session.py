@@ -17,7 +17,7 @@ from headway.cli.terminal import Terminal
 from headway.client import inside
 from headway.client.discovery import Place, find
 from headway.client.problems import error_from
-from headway.errors import Unavailable
+from headway.errors import InvalidInput, Unavailable
 from headway.wire.http import Http, Response
 
 T = TypeVar("T")
@@ -122,10 +122,14 @@ def no_answer(url: str, error: Exception) -> Unavailable:
 
 def task_path(task_id: str, *rest: str) -> str:
     """The path of a task, whatever the user typed as its id."""
+    if not task_id:  # a variable of a script that was not set: the path would be that of the list
+        raise InvalidInput("the id of the task is empty", field="id")
     return "/".join(["/v1/tasks", quote(task_id, safe=""), *rest])
 
 
 def tree_path(tree_id: str, *rest: str) -> str:
+    if not tree_id:
+        raise InvalidInput("the id of the tree is empty", field="id")
     return "/".join(["/v1/trees", quote(tree_id, safe=""), *rest])
 
 

@@ -308,3 +308,11 @@ async def test_cancelling_a_tree_cancels_the_tree() -> None:
         said = await headway(server, "cancel", "9")
     assert said.code == 0
     assert [request.path for request in api.seen] == ["/v1/tasks/9/cancel", "/v1/trees/9/cancel"]
+
+
+async def test_an_empty_id_is_bad_input_not_a_question_for_the_list_of_tasks() -> None:
+    api = Api({})
+    async with serving(api) as server:
+        said = await headway(server, "show", "")
+    assert said.code == 65
+    assert "the id of the task is empty" in said.err
