@@ -19,7 +19,7 @@ from headway.agent.spawn import Launch, launch
 from headway.agent.tokens import Tokens, waits_for
 from headway.domain.lifecycle import Outcome
 from headway.domain.task import Definition
-from headway.wire.exchange import ErrorInfo, Finished, Order
+from headway.wire.exchange import Dependencies, ErrorInfo, Finished, Order
 
 INSTANCE = "HEADWAY_AGENT_INSTANCE"  # marks every process that tasks of this agent started
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "USER", "LOGNAME", "TZ", "TMPDIR")
@@ -133,7 +133,19 @@ class Spawner:
                 file.write(order.input)
         else:
             env["HEADWAY_INPUT"] = os.devnull
+        if order.dependencies is not None:
+            env["HEADWAY_DEPENDENCIES"] = f"{directory}/dependencies"
+            write_dependencies(order.dependencies, env["HEADWAY_DEPENDENCIES"])
         return env
+
+
+def write_dependencies(data: bytes, path: str) -> None:
+    """The results of what the task waited for, as a file of JSON: name to result."""
+    found = msgspec.json.decode(data, type=Dependencies)
+    if found.error:
+        raise NotStartable(found.error)
+    with open(path, "wb") as file:
+        file.write(msgspec.json.encode(found.results))
 
 
 def read_available(fd: int) -> tuple[bytes, bool]:

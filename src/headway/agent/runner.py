@@ -34,13 +34,14 @@ from headway.agent.link import READ, SHARED_FD, SOCKET_FD, Frames, frame
 from headway.agent.reports import error_text, items
 from headway.client import context
 from headway.domain.lifecycle import Outcome
-from headway.wire.exchange import ErrorInfo, Finished
+from headway.wire.exchange import ErrorInfo, Finished, Order
 
 FLUSH_NS = 2_000_000  # results are sent at least this often
 LONG_NS = 10_000_000  # calls longer than this have their CPU time and memory measured
 SAY = 32 * 1024
 SAY_NS = 50_000_000
 TRACE = 64 * 1024  # bytes of a traceback that are kept
+DEPENDENCIES = Order.__struct_fields__.index("dependencies")  # where they stand in an order
 GROWTH_EVERY = 256  # flushes between looks at the memory
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _clock = time.clock_gettime_ns
@@ -75,6 +76,7 @@ class Runner:
         self.wake: SimpleQueue[bool] = SimpleQueue()  # True: there is work; False: stop
         self.places: SimpleQueue[tuple[str, str, str | None]] = SimpleQueue()
         self.context = context.Current(0, 0, None, self.progress, self.place)
+        self.context.read_dependencies = lambda: self.current[DEPENDENCIES] if len(self.current) > DEPENDENCIES else None
 
     # --- the thread that reads
 

@@ -30,7 +30,7 @@ class Suspended(BaseException):
 class Current:
     """The task that runs here, in this attempt. The attempt number is a fence: it rises with every run."""
 
-    __slots__ = ("ask_place", "attempt", "deadline", "id", "send_progress")
+    __slots__ = ("ask_place", "attempt", "deadline", "id", "read_dependencies", "send_progress")
 
     def __init__(
         self,
@@ -45,11 +45,19 @@ class Current:
         self.deadline = deadline  # Unix seconds at which the execution cap is reached
         self.send_progress = send_progress or _print_progress
         self.ask_place = ask_place  # in a warm process: where the server is, and the token of this attempt
+        self.read_dependencies: Callable[[], bytes | None] | None = None  # of a warm runner; a program has a file
 
     @property
     def task_id(self) -> str:
         """As handles and the API write it: a decimal string."""
         return str(self.id)
+
+    @property
+    def dependencies(self) -> dict[str, Any]:
+        """The results of the tasks that this one waited for, by name; of a task that asked for them by `with_results`."""
+        from headway.client.dependencies import read
+
+        return read(self.read_dependencies)
 
     def progress(self, done: float, total: float = 1.0, text: str = "") -> None:
         """Say how far the task is, to be shown as a bar: `progress(40, 100, "resizing")`. May be called often."""

@@ -46,6 +46,7 @@ class Definitions:
         self.rules: dict[int, Rules] = {}  # by shape
         self._by_content: dict[tuple[int, bytes], Interned] = {}
         self._by_id: dict[int, Interned] = {}
+        self.with_results: set[int] = set()  # those whose orders carry results
         self._shape_ids: dict[tuple[Resources, Rules], int] = {}
         # What a tenant's subscription says: the least level of isolation, and the network its tasks may ask for.
         self.confinement: Callable[[int], tuple[str, Sequence[str]]] = lambda tenant: ("none", (EVERYTHING,))
@@ -69,6 +70,8 @@ class Definitions:
             self._by_content.clear()
             self._by_id.clear()
         self._by_content[(tenant, digest)] = self._by_id[row] = interned
+        if definition.with_results:
+            self.with_results.add(row)
         return interned
 
     async def _shape(self, resources: Resources, rules: Rules) -> int:
@@ -96,6 +99,8 @@ class Definitions:
                 rows = await connection.fetch(_BY_ID, missing)
             for row in rows:
                 self._by_id[row["id"]] = Interned(row["id"], row["shape"], decode(row["body"]))
+                if self._by_id[row["id"]].definition.with_results:
+                    self.with_results.add(row["id"])
         return {i: self._by_id[i] for i in wanted if i in self._by_id}
 
     def known(self, definition: int) -> Interned | None:

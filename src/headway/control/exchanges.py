@@ -20,6 +20,7 @@ from headway.control.heartbeats import Heartbeats
 from headway.control.leader import Leader
 from headway.control.reaper import lose_tasks
 from headway.control.reports import ReportDesk
+from headway.control.results import Results
 from headway.control.secrets import Secrets
 from headway.control.sessions import Session, Sessions
 from headway.control.settle import Effects, tell
@@ -59,6 +60,7 @@ class Exchanges:
     alone: bool = True  # no other server lives, as far as we know
 
     def __post_init__(self) -> None:
+        self.results = Results(self.database, self.definitions)
         self.bus.on_cancel.append(self.sessions.cancel)
         self.bus.on_control.append(self._steer)
 
@@ -123,6 +125,7 @@ class Exchanges:
             reply.lost = said.boot != self._boot_of(node)
             return reply
         await session.fill(reply, self.definitions, time.monotonic())
+        await self.results.attach(reply.orders)
         if reply.orders:
             reply.secrets = await self.secrets.reveal(reply.orders)
         return reply

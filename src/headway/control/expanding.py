@@ -109,8 +109,11 @@ class Expander:
         labels = task["labels"].encode() if task["labels"] else None
         rows = [
             copy.task_row(
-                id, now_us + kind.tolerance_us, now_us, task["tenant"], kind.id, kind.shape, kind.cap_ms, 0, State.READY, kind.category,
-                True, task["tree"], task["level"], None, _name(name, index), labels, None, data,
+                id,
+                copy.common_columns(
+                    now_us + kind.tolerance_us, now_us, task["tenant"], kind.id, kind.shape, kind.cap_ms, 0, State.READY, kind.category, 1
+                ),
+                task["tree"], task["level"], None, _name(name, index), labels, None, data,
             )
             for index, (id, kind, data) in enumerate(zip(ids, kinds, inputs, strict=True))
         ]  # fmt: skip

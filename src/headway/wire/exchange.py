@@ -139,6 +139,15 @@ class Order(msgspec.Struct, array_like=True):
     input: bytes
     name: str | None = None
     traceparent: str | None = None
+    dependencies: bytes | None = None  # JSON of Dependencies, for a task that asked for them
+
+
+class Dependencies(msgspec.Struct, omit_defaults=True):
+    """What the tasks resulted in that this one waited for, by name; of those in `pickled`, a pickle in base64."""
+
+    results: dict[str, msgspec.Raw] = {}
+    pickled: list[str] = []
+    error: str = ""  # why they are not here
 
 
 class Cancel(msgspec.Struct, array_like=True):

@@ -51,3 +51,13 @@ update pending_release set cursor = $2 where upstream = $1;
 
 -- name: end_deferred
 delete from pending_release where upstream = $1;
+
+-- name: results
+-- What the tasks that these waited for resulted in, in the order of their ids.
+select e.downstream, e.upstream, coalesce(t.name, d.name) as name, t.definition, t.result
+from unnest($1::bigint[]) w (id) join edge e on e.downstream = w.id join task_anywhere t on t.id = e.upstream
+join definition d on d.id = t.definition order by e.downstream, e.upstream;
+
+-- name: result_sizes
+select e.downstream, sum(coalesce(length(h.result), 4))::bigint as size
+from unnest($1::bigint[]) w (id) join edge e on e.downstream = w.id join task_history h on h.id = e.upstream group by e.downstream;
