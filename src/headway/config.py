@@ -90,6 +90,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_body: Annotated[int, _size("server", "Largest request.", low=1024)] = 64 * MIB
     admission_queue: Annotated[int, _size("server", "Bytes of requests that may wait for their commit.", low=MIB)] = 256 * MIB
 
+    webhook_networks: Annotated[
+        str, Option("server", "Networks that webhooks may reach besides public addresses, as 10.0.0.0/8, separated by commas.")
+    ] = ""
+    webhook_timeout_s: Annotated[float, _duration("server", "How long a webhook may take to answer.", low=0.1)] = 10.0
+    webhook_concurrency: Annotated[
+        int, Option("server", "Webhook messages on their way at once from one server.", low=1, high=1000)
+    ] = 32
+
     node_name: Annotated[str, Option("agent", "Name of this node; the same name is the same node.")] = msgspec.field(
         default_factory=socket.gethostname
     )

@@ -33,6 +33,7 @@ _WAIT_SECONDS = Histogram(
     buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 1, 10, 60, 600),
 )
 _PREEMPTED = Total("headway_tasks_preempted", "Tasks that made room for others", ["mode"], registry=registry)
+_DELIVERED = Total("headway_webhook_deliveries", "Tries to deliver a message", ["result"], registry=registry)
 _TOP_K = Gauge("headway_top_k", "Most tasks handed out in one round", registry=registry)
 _MISSED = Total("headway_deadline_missed", "Tasks handed out more than a second after their start_by", ["queue"], registry=registry)
 _PROMOTED = Total("headway_promotions", "Tasks that could wait and became urgent", registry=registry)
@@ -92,6 +93,10 @@ def missed(queue: str, count: int) -> None:
 
 def promoted(count: int) -> None:
     _PROMOTED.inc(count)
+
+
+def delivered(result: str) -> None:
+    _DELIVERED.labels(result=result).inc()
 
 
 def waited(seconds: float) -> None:

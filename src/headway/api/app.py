@@ -7,7 +7,7 @@ from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 from litestar.response import Response
 
-from headway.api import content, dead, events, nodes, openapi, overview, predictions, problems, schedules, steering, tasks, trees
+from headway.api import content, dead, events, nodes, openapi, overview, predictions, problems, schedules, steering, tasks, trees, webhooks
 from headway.api.request import Http
 from headway.control.core import Core
 from headway.errors import HeadwayError
@@ -15,7 +15,7 @@ from headway.errors import HeadwayError
 ROUTES = [
     *content.ROUTES,
     *tasks.ROUTES, *steering.ROUTES, *trees.ROUTES, *schedules.ROUTES, *predictions.ROUTES, *nodes.ROUTES, *dead.ROUTES, *events.ROUTES,
-    *overview.ROUTES,
+    *webhooks.ROUTES, *overview.ROUTES,
 ]  # fmt: skip
 
 

@@ -10,7 +10,9 @@ import msgspec
 from litestar import get
 from litestar.response import Stream
 
+from headway.api.query import seconds_of
 from headway.api.request import PEOPLE, Http, caller_of, core_of
+from headway.domain.events import kinds_of
 from headway.errors import InvalidInput
 from headway.wire.views import EventView
 
@@ -19,7 +21,8 @@ _CURSOR = re.compile(r"(\d{1,19})-(\d{1,19})")
 
 @get("/v1/events")
 async def events(request: Http) -> Stream:
-    """Server-sent events; each id resumes after it with the header Last-Event-ID (or ?after=)."""
+    """Server-sent events; each id resumes after it with the header Last-Event-ID (or ?after=). Without either it begins now, or
+    `since` so long ago; `kind` lets only some through; `follow=0` ends it when everything there is was sent."""
     caller = await caller_of(request, *PEOPLE)
     asked = request.headers.get("last-event-id") or request.query_params.get("after")
     after = None
@@ -30,8 +33,14 @@ async def events(request: Http) -> Stream:
                 f"Last-Event-ID: {asked[:40]!r} is no event id", field="last-event-id", hint="the id of an event of this stream"
             )
         after = (match[1], int(match[2]))
+    waiting = core_of(request).waiting
+    if after is None and "since" in request.query_params:
+        after = await waiting.since(seconds_of(request, "since", 0.0))
+    words = [word for word in request.query_params.get("kind", "").split(",") if word]
+    kinds = list(kinds_of(words, "kind")) if words else None
+    follow = request.query_params.get("follow") not in ("0", "false")
     return Stream(
-        _sse(core_of(request).waiting.events(caller.scope, after)),
+        _sse(waiting.events(caller.scope, after, kinds, follow=follow)),
         media_type="text/event-stream",
         headers={"cache-control": "no-store"},
     )

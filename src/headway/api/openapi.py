@@ -20,6 +20,7 @@ from headway.api.schedules import Range
 from headway.api.steering import SignalName
 from headway.api.tasks import Edit, WaitFor
 from headway.api.trees import TreeSpec
+from headway.api.webhooks import NewWebhook, Replay, WebhookChange
 from headway.domain.schedule import Scheduled
 from headway.domain.task import TaskSpec
 from headway.version import VERSION
@@ -32,6 +33,7 @@ from headway.wire.views import (
     Backfilled,
     Changed,
     DeadGroup,
+    DeliveryView,
     FiringView,
     NodeView,
     Page,
@@ -46,6 +48,7 @@ from headway.wire.views import (
     TreePage,
     TreeView,
     Waited,
+    WebhookView,
 )
 
 
@@ -149,7 +152,18 @@ TABLE = (
     Route("post", "/v1/dead-letters/retry", "Send dead letters again", Changed, body=Which, tag="dead letters"),
     Route("post", "/v1/dead-letters/purge", "Purge dead letters", Changed, body=Which, tag="dead letters"),
     Route("get", "/v1/events", "The live stream of events (SSE)", None, media="text/event-stream", tag="seeing",
-          parameters=(("after", _TEXT, "resume after this event"),)),
+          parameters=(("after", _TEXT, "resume after this event"), ("since", _DURATION, "begin so long ago"),
+                      ("kind", _TEXT, "only these kinds, separated by commas"), ("follow", _FLAG, "0: end when all was sent"))),
+    Route("get", "/v1/webhooks", "Endpoints that are told of events", list[WebhookView], tag="webhooks"),
+    Route("post", "/v1/webhooks", "Add an endpoint; its secret is shown once", WebhookView, 201, NewWebhook, tag="webhooks"),
+    Route("get", "/v1/webhooks/{name}", "One endpoint", WebhookView, tag="webhooks"),
+    Route("patch", "/v1/webhooks/{name}", "Change an endpoint", WebhookView, body=WebhookChange, tag="webhooks"),
+    Route("delete", "/v1/webhooks/{name}", "Remove an endpoint", Changed, tag="webhooks"),
+    Route("post", "/v1/webhooks/{name}/rotate", "Give it a new secret, shown once", WebhookView, tag="webhooks"),
+    Route("post", "/v1/webhooks/{name}/test", "Send it a message that says nothing", Changed, 202, tag="webhooks"),
+    Route("post", "/v1/webhooks/{name}/replay", "Send messages again", Changed, body=Replay, tag="webhooks"),
+    Route("get", "/v1/webhooks/{name}/deliveries", "Its messages, newest first", list[DeliveryView], tag="webhooks",
+          parameters=(("state", {"type": "string", "enum": ["due", "delivered", "dead"]}, ""), ("before", _ID, "page on"))),
     Route("get", "/v1/queues", "Depth and age of every queue", list[QueueView], tag="seeing"),
     Route("get", "/v1/stats", "Numbers of now", Stats, tag="seeing"),
     Route("get", "/v1/tiers", "Named bundles of resources", dict[str, ResourcesView], tag="seeing"),

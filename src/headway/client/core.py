@@ -40,6 +40,7 @@ from headway.wire.views import (
     Backfilled,
     Changed,
     DeadGroup,
+    DeliveryView,
     EventView,
     FiringView,
     LogLine,
@@ -53,6 +54,7 @@ from headway.wire.views import (
     Stats,
     TaskView,
     TreeView,
+    WebhookView,
 )
 
 Spec = TaskSpec | Mapping[str, Any]
@@ -370,6 +372,27 @@ class AsyncClient:
 
     async def whoami(self) -> dict[str, str]:
         return await self._to.ask("GET", "/v1/whoami", dict[str, str])
+
+    async def webhooks(self) -> list[WebhookView]:
+        return await self._to.ask("GET", "/v1/webhooks", list[WebhookView])
+
+    async def create_webhook(self, name: str, url: str, /, **fields: Any) -> WebhookView:
+        """A new endpoint (`events=["failed", ...]`); its secret is in the answer and cannot be asked for later."""
+        return await self._to.ask("POST", "/v1/webhooks", WebhookView, body=encode({"name": name, "url": url, **fields}))
+
+    async def delete_webhook(self, name: str) -> Changed:
+        return await self._to.ask("DELETE", f"/v1/webhooks/{_segment(name)}", Changed)
+
+    async def rotate_webhook(self, name: str) -> WebhookView:
+        """A new secret; for a day messages are signed with the old one too."""
+        return await self._to.ask("POST", f"/v1/webhooks/{_segment(name)}/rotate", WebhookView)
+
+    async def deliveries(self, name: str, *, state: str | None = None) -> list[DeliveryView]:
+        return await self._to.ask("GET", f"/v1/webhooks/{_segment(name)}/deliveries", list[DeliveryView], query={"state": state})
+
+    async def replay_webhook(self, name: str, /, **which: Any) -> Changed:
+        """Send messages again: `messages=[...]`, `dead=True` or `since=...`."""
+        return await self._to.ask("POST", f"/v1/webhooks/{_segment(name)}/replay", Changed, body=encode(which))
 
     async def events(self, *, after: str | None = None) -> AsyncIterator[EventView]:
         """Facts as they happen. After a lost connection it goes on behind the last one seen; none is left out."""

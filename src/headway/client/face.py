@@ -239,6 +239,12 @@ class Client:
     stats = blocking(AsyncClient.stats)
     tiers = blocking(AsyncClient.tiers)
     whoami = blocking(AsyncClient.whoami)
+    webhooks = blocking(AsyncClient.webhooks)
+    create_webhook = blocking(AsyncClient.create_webhook)
+    delete_webhook = blocking(AsyncClient.delete_webhook)
+    rotate_webhook = blocking(AsyncClient.rotate_webhook)
+    deliveries = blocking(AsyncClient.deliveries)
+    replay_webhook = blocking(AsyncClient.replay_webhook)
     events = streaming(AsyncClient.events)
 
 

@@ -19,6 +19,8 @@ from headway.control.bus import Bus
 from headway.control.clock import Clock
 from headway.control.contents import Contents
 from headway.control.definitions import Definitions
+from headway.control.deliveries import Deliveries
+from headway.control.dispatcher import Dispatcher
 from headway.control.draft import Drafts
 from headway.control.duties import Loop
 from headway.control.exchanges import Exchanges
@@ -48,8 +50,10 @@ from headway.control.tenants import Tenants
 from headway.control.timekeeper import Timekeeper
 from headway.control.tree_actions import TreeActions
 from headway.control.waiting import Waiting
+from headway.control.webhooks import Webhooks
 from headway.errors import HeadwayError, Unavailable
 from headway.logs import log
+from headway.policy import webhook
 from headway.store.database import Database
 from headway.store.queries import query
 from headway.version import VERSION
@@ -115,6 +119,10 @@ class Core:
         self.trees = TreeActions(database, self.actions, bus)
         self.steering = Steering(database, bus)
         self.preemption = Preemption(database, self.leader, self.planner, self.definitions, bus, clock)
+        allowed = webhook.networks(settings.webhook_networks)
+        self.webhooks = Webhooks(database, allowed)
+        self.dispatcher = Dispatcher(database, self.leader, bus, "headway")
+        self.deliveries = Deliveries(database, allowed, settings.webhook_timeout_s, settings.webhook_concurrency)
         self.waiting = Waiting(database, bus)
         self.timekeeper = Timekeeper(database, self.leader, bus, Expander(self.definitions, self.ids, clock))
         self.starter = Starter(self.drafts, self.definitions, self.ids, clock, bus)
@@ -152,15 +160,34 @@ class Core:
         planner = Loop("planner", self.leader, self._plan, wake=self.planner.wake, step_down=self.planner.step_down)
         preemption = Loop("planner", self.leader, self.preemption.run_once)
         self.preemption.wake = preemption.wake.set
+        dispatcher = Loop("dispatcher", self.leader, self.dispatcher.run_once)
+        self._connect_webhooks(dispatcher.wake)
         loops: list[Callable[[], Awaitable[None]]] = [
             self.admission.run, self.desk.run, self.heartbeats.run, self.notifier.run, self.waiting.run, self._beats, planner.run,
             timekeeper.run, firing.run, feasibility.run, preemption.run, Loop("reaper", self.leader, self.reaper.run_once).run,
-            self.allowances.run,
+            self.allowances.run, dispatcher.run, self.deliveries.run,
             Loop("archivist", self.leader, self.archivist.run_once).run,
         ]  # fmt: skip
         self._tasks = [asyncio.ensure_future(_forever(loop)) for loop in loops]
         self.ready = True
         log("server.started", holder=self.holder, number=self.ids.number)
+
+    def _connect_webhooks(self, wake: asyncio.Event) -> None:
+        """New events wake the dispatcher if anybody listens, its messages wake the deliveries."""
+
+        def happened() -> None:
+            if self.dispatcher.busy:
+                wake.set()
+
+        def changed() -> None:
+            self.deliveries.wake()
+            wake.set()
+
+        self.bus.on_ended.append(lambda _: happened())
+        self.bus.on_told.append(happened)
+        self.bus.on_remote.append(happened)
+        self.webhooks.on_change.append(changed)
+        self.dispatcher.sent.append(self.deliveries.wake)
 
     def begin_stop(self) -> None:
         """Nobody waits here any longer: long polls, waiting clients and streams are answered."""

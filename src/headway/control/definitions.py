@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from headway.control.queues import Queues
+from headway.control.webhooks import register
 from headway.domain.isolation import EVERYTHING, confine
 from headway.domain.queues import Rules
 from headway.domain.resources import Resources
@@ -65,6 +66,8 @@ class Definitions:
             row = None
             while row is None:  # a concurrent insert of the same row is visible to the next statement only
                 row = await connection.fetchval(_INTERN, tenant, digest, shape, definition.name, body.decode())
+            if definition.notify:
+                await register(connection, tenant, row, definition.notify)
         interned = Interned(row, shape, definition)
         if len(self._by_content) >= _LIMIT:
             self._by_content.clear()

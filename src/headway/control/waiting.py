@@ -21,6 +21,7 @@ LOOK_S = 1.0
 _FINAL = query("read.final")
 _EVENTS = query("read.events")
 _EVENT_END = query("read.event_end")
+_EVENT_SINCE = query("read.event_since")
 
 
 @dataclass
@@ -104,8 +105,17 @@ class Waiting:
                 if not waiters:
                     del self._by_task[task]
 
-    async def events(self, tenant: int | None, after: tuple[str, int] | None) -> AsyncIterator[list[Any]]:
-        """Batches of facts after a cursor, for ever; an empty batch now and then, so that the caller notices a lost client."""
+    async def since(self, seconds: float) -> tuple[str, int] | None:
+        """The cursor before the facts of the last so many seconds."""
+        async with self.database.cold() as connection:
+            row = await connection.fetchrow(_EVENT_SINCE, seconds)
+        return None if row is None else (row["xid"], row["seq"])
+
+    async def events(
+        self, tenant: int | None, after: tuple[str, int] | None, kinds: list[str] | None = None, *, follow: bool = True
+    ) -> AsyncIterator[list[Any]]:
+        """Batches of facts after a cursor, for ever; an empty batch now and then, so that the caller notices a lost client. Without
+        `follow` it ends when everything there is was read."""
         if after is None:
             async with self.database.cold() as connection:
                 after = (await connection.fetchval(_EVENT_END), 2**62)
@@ -115,10 +125,12 @@ class Waiting:
             while not self._stopping:
                 wake.clear()
                 async with self.database.cold() as connection:
-                    rows = await connection.fetch(_EVENTS, after[0], after[1], tenant, 1000)
+                    rows = await connection.fetch(_EVENTS, after[0], after[1], tenant, 1000, kinds)
                 if rows:
                     after = (rows[-1]["xid"], rows[-1]["seq"])
                 yield rows
+                if len(rows) < 1000 and not follow:
+                    return
                 if len(rows) < 1000:
                     try:
                         async with asyncio.timeout(LOOK_S):

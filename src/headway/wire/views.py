@@ -340,6 +340,37 @@ class EventView(msgspec.Struct):
     data: dict[str, Any] = {}
 
 
+class WebhookView(msgspec.Struct):
+    """One endpoint. The secret is shown when it is made or changed, and never again."""
+
+    name: str
+    url: str
+    events: list[str]
+    enabled: bool
+    tenant: str | None  # None: hears of all tenants
+    created_at: datetime.datetime
+    waiting: int  # messages, 1,000 at most
+    dead: int
+    implicit: bool = False  # made by a task's `notify`
+    secret: str | None = None
+
+
+class DeliveryView(msgspec.Struct):
+    """One message to one endpoint."""
+
+    id: str
+    message: str
+    kind: str
+    task: str | None
+    state: str  # due | delivered | dead
+    attempts: int
+    created_at: datetime.datetime
+    due_at: datetime.datetime | None
+    ended_at: datetime.datetime | None
+    status: int | None
+    error: str | None
+
+
 class Changed(msgspec.Struct):
     """The answer to bulk actions."""
 

@@ -61,10 +61,11 @@ create table webhook (
 -- Definitions with a `notify`: their tasks are looked for among the events of their tenant.
 create table notifying (
     definition int primary key references definition (id),
-    tenant     int not null
+    tenant     int not null,
+    version    bigint not null -- of `dispatched`, in whose order these commit
 );
 
--- One message for one endpoint. state: 0 due, 1 delivered, 2 dead.
+-- One message for one endpoint. state: 0 due, 1 delivered, 2 dead. Who sends it moves `due_at` on first: should it die, another does.
 create table delivery (
     id         bigint generated always as identity primary key,
     webhook    int not null references webhook (id) on delete cascade,
@@ -79,16 +80,18 @@ create table delivery (
     ended_at   timestamptz,
     status     int,
     error      text,
+    constraint delivery_ended check ((state = 0) = (ended_at is null)),
     unique (webhook, message)
 );
 create index delivery_due on delivery (due_at) where state = 0;
-create index delivery_ended on delivery (ended_at) where state <> 0;
+create index delivery_ended_at on delivery (ended_at) where state <> 0;
 
--- How far events have been made into deliveries.
+-- How far events have been made into deliveries, and a number that rises with every change of who listens.
 create table dispatched (
-    one boolean primary key default true check (one),
-    xid xid8 not null,
-    seq bigint not null
+    one     boolean primary key default true check (one),
+    xid     xid8 not null,
+    seq     bigint not null,
+    version bigint not null default 0
 );
 insert into dispatched (xid, seq) values (pg_current_xact_id(), 0);
 

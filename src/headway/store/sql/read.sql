@@ -69,8 +69,12 @@ select id, tenant, definition from dead_letter where id = any ($1::bigint[]) and
 -- Facts after a cursor, below the oldest running transaction: nothing can appear before what was read.
 select e.xid::text as xid, e.seq, e.at, e.kind, e.tasks, e.data, w.name as tenant from event e left join tenant w on w.id = e.tenant
 where (e.xid, e.seq) > ($1::text::xid8, $2) and e.xid < pg_snapshot_xmin(pg_current_snapshot())
-    and ($3::int is null or e.tenant = $3)
+    and ($3::int is null or e.tenant = $3) and ($5::text[] is null or e.kind = any ($5))
 order by e.xid, e.seq limit $4;
+
+-- name: event_since
+-- The cursor just before the first fact after a moment; null when there is none.
+select xid::text as xid, seq - 1 as seq from event where at >= clock_timestamp() - $1 * interval '1 second' order by xid, seq limit 1;
 
 -- name: event_end
 -- The cursor of now: just below the oldest running transaction.

@@ -1,0 +1,174 @@
+"""Endpoints: made, changed, given new secrets, removed; and those that tasks name in `notify` (J6)."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from headway.domain.events import kinds_of
+from headway.domain.notify import Notify, check_name, check_url, is_address
+from headway.errors import Conflict, InvalidInput, NotFound
+from headway.policy import webhook as policy
+from headway.store.database import Connection, Database
+from headway.store.queries import query
+
+OVERLAP_S = 86_400.0  # for so long the old secret signs along after a change
+MOST = 100  # endpoints that a tenant makes itself
+
+_WAKE_UP = query("webhook.wake_up")
+_ADD = query("webhook.add")
+_MINE = query("webhook.mine")
+_CHANGE = query("webhook.change")
+_ROTATE = query("webhook.rotate")
+_REMOVE = query("webhook.remove")
+_NAMES = query("webhook.names")
+_NOTIFYING = query("webhook.notifying")
+_DELIVERIES = query("webhook.deliveries")
+_REPLAY = query("webhook.replay")
+_SEND = query("webhook.send")
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose endpoints: a tenant's, and those for all tenants when an administrator asks."""
+
+    tenant: int
+    admin: bool
+
+
+@dataclass
+class Webhooks:
+    database: Database
+    allowed: Sequence[policy.Network] = ()
+    on_change: list[Callable[[], None]] = field(default_factory=list)
+
+    async def all(self, owner: Owner, name: str | None = None) -> list[Any]:
+        async with self.database.cold() as connection:
+            rows: list[Any] = await connection.fetch(_MINE, owner.tenant, owner.admin, name)
+        return rows
+
+    async def one(self, owner: Owner, name: str) -> Any:
+        rows = await self.all(owner, name)
+        if not rows:
+            raise NotFound(f"there is no webhook {name[:60]!r}", hint="`headway webhook ls` shows them")
+        return rows[0]
+
+    async def add(
+        self, owner: Owner, *, name: str, url: str, events: list[str], everywhere: bool = False, secret: str | None = None
+    ) -> tuple[Any, str]:
+        """A new endpoint and its secret, which is shown only now."""
+        check_name(name)
+        self.check_target(url)
+        kinds = kinds_of(events, "events")
+        secret = policy.check_secret(secret) if secret else policy.new_secret(secrets.token_bytes(32))
+        tenant = None if everywhere else owner.tenant
+        if len(await self.all(owner)) >= MOST and not owner.admin:
+            raise Conflict(f"there are {MOST} webhooks already", hint="remove one first")
+
+        async def work(connection: Connection) -> int | None:
+            await connection.execute(_WAKE_UP)
+            added: int | None = await connection.fetchval(_ADD, tenant, name, url, list(kinds), secret, False)
+            return added
+
+        if await self.database.transact(work) is None:
+            raise Conflict(f"there is a webhook {name!r} already", hint="choose another name, or change it with PATCH")
+        self._changed()
+        return await self.one(owner, name), secret
+
+    async def change(self, owner: Owner, name: str, *, url: str | None, events: list[str] | None, enabled: bool | None) -> Any:
+        row = await self.one(owner, name)
+        if url is not None:
+            self.check_target(url)
+        if row["implicit"] and (url is not None or events is not None):
+            raise Conflict(f"{name} belongs to tasks that name it", hint="it can be disabled, or given a new secret")
+        kinds = None if events is None else list(kinds_of(events, "events"))
+        await self._write(_CHANGE, row["id"], url, kinds, enabled)
+        self._changed()
+        return await self.one(owner, name)
+
+    async def rotate(self, owner: Owner, name: str) -> tuple[Any, str]:
+        """A new secret; the old one signs along for a day, so that receivers can change over."""
+        row, secret = await self.one(owner, name), policy.new_secret(secrets.token_bytes(32))
+        async with self.database.cold() as connection:
+            await connection.execute(_ROTATE, row["id"], secret, OVERLAP_S)
+        return await self.one(owner, name), secret
+
+    async def remove(self, owner: Owner, name: str) -> None:
+        row = await self.one(owner, name)
+        await self._write(_REMOVE, row["id"])
+        self._changed()
+
+    async def deliveries(self, owner: Owner, name: str, state: int | None, before: int | None, limit: int) -> list[Any]:
+        row = await self.one(owner, name)
+        async with self.database.cold() as connection:
+            rows: list[Any] = await connection.fetch(_DELIVERIES, row["id"], state, before, limit)
+        return rows
+
+    async def replay(self, owner: Owner, name: str, *, messages: list[str], dead: bool, since: Any) -> list[int]:
+        """Send messages again that were delivered or given up."""
+        row = await self.one(owner, name)
+        if not messages and not dead and since is None:
+            raise InvalidInput("nothing to replay is named", field="dead", hint="give messages, dead or since")
+        async with self.database.cold() as connection:
+            again = [r["id"] for r in await connection.fetch(_REPLAY, row["id"], messages, dead, since)]
+        self._changed()
+        return again
+
+    async def test(self, owner: Owner, name: str, body: str, message: str) -> None:
+        """Queue a message for an endpoint alone."""
+        row = await self.one(owner, name)
+        async with self.database.cold() as connection:
+            await connection.execute(_SEND, [row["id"]], [None], [message], ["webhook.test"], [body])
+        self._changed()
+
+    async def _write(self, statement: str, *values: Any) -> None:
+        """A change of who listens."""
+
+        async def work(connection: Connection) -> None:
+            await connection.execute(_WAKE_UP)
+            await connection.execute(statement, *values)
+
+        await self.database.transact(work)
+
+    def check_target(self, url: str) -> None:
+        """An address written as numbers can be judged at once; a name is judged each time it is used."""
+        check_url(url)
+        host = urlsplit(url).hostname or ""
+        numeric = ":" in host or host.replace(".", "").isdigit()
+        if numeric and (why := policy.refused(host, self.allowed)) is not None:
+            raise InvalidInput(f"url: {why}", field="url", hint="webhooks go to public addresses; the operator can allow others")
+
+    def _changed(self) -> None:
+        for tell in self.on_change:
+            tell()
+
+
+def implicit_name(url: str) -> str:
+    """The name of the endpoint behind an address in a task's `notify`."""
+    return "auto-" + hashlib.blake2b(url.encode(), digest_size=6).hexdigest()
+
+
+def name_of(to: str) -> str:
+    return implicit_name(to) if is_address(to) else to
+
+
+async def register(connection: Connection, tenant: int, definition: int, notify: Sequence[Notify]) -> None:
+    """A definition that says whom to notify: its addresses become endpoints, names must be endpoints already."""
+    addresses = [target.to for target in notify if is_address(target.to)]
+    names = [target.to for target in notify if not is_address(target.to)]
+    known = {row["name"] for row in await connection.fetch(_NAMES, tenant, names)} if names else set()
+    for name in names:
+        if name not in known:
+            raise InvalidInput(
+                f"notify: there is no webhook {name!r}", field="notify", hint="make it first: headway webhook create NAME URL"
+            )
+    async with connection.transaction():
+        await connection.execute(_WAKE_UP)
+        for url in addresses:
+            secret = policy.new_secret(secrets.token_bytes(32))
+            await connection.execute(_ADD, tenant, implicit_name(url), url, [], secret, True)
+        await connection.execute(_NOTIFYING, definition, tenant)
