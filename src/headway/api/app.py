@@ -7,7 +7,21 @@ from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 from litestar.response import Response
 
-from headway.api import content, dead, events, nodes, openapi, overview, predictions, problems, schedules, steering, tasks, trees, webhooks
+from headway.api import (
+    content,
+    dead,
+    events,
+    nodes,
+    openapi,
+    overview,
+    predictions,
+    problems,
+    schedules,
+    steering,
+    tasks,
+    trees,
+    webhooks,
+)
 from headway.api.request import Http
 from headway.control.core import Core
 from headway.errors import HeadwayError
