@@ -69,6 +69,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tls_ca: Annotated[str | None, Option("", "Authority (PEM file) that signed the servers' certificates.")] = None
     log_level: Annotated[str, Option("", "How much to log.", choices=LEVELS)] = "info"
     log_format: Annotated[str, Option("", "Log for people or for programs.", choices=("text", "json"))] = "text"
+    max_checkpoint: Annotated[int, _size("", "Largest checkpoint of a task.", low=1024)] = 64 * MIB
 
     database: Annotated[str | None, Option("database", "PostgreSQL (15 or newer) to use; embedded when not set.", key="url")] = None
     pool_size: Annotated[int, Option("database", "Connections of one server.", low=4, high=100)] = 8

@@ -8,6 +8,7 @@ from litestar.exceptions import HTTPException
 from litestar.response import Response
 
 from headway.api import (
+    checkpoints,
     content,
     dead,
     events,
@@ -27,6 +28,7 @@ from headway.control.core import Core
 from headway.errors import HeadwayError
 
 ROUTES = [
+    *checkpoints.ROUTES,
     *content.ROUTES,
     *tasks.ROUTES, *steering.ROUTES, *trees.ROUTES, *schedules.ROUTES, *predictions.ROUTES, *nodes.ROUTES, *dead.ROUTES, *events.ROUTES,
     *webhooks.ROUTES, *overview.ROUTES,

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from headway.api.checkpoints import Announced
 from headway.api.content import Claim, ClaimView, NewSecret, Pin, PinView, SecretView, Uploaded
 from headway.api.dead import Which
 from headway.api.overview import NewKey, NewTenant
@@ -41,6 +42,7 @@ from headway.wire.views import (
     Problem,
     QueueView,
     ResourcesView,
+    Saved,
     SchedulePage,
     ScheduleView,
     Stats,
@@ -119,6 +121,8 @@ TABLE = (
     Route("post", "/v1/tasks/{task_id}/signal", "Send a signal to the program of a running task", TaskView, body=SignalName,
           parameters=_CONFIRM),
     Route("post", "/v1/tasks/{task_id}/retry", "Send a dead letter again, changed if asked", TaskView, body=Edit),
+    Route("put", "/v1/tasks/{task_id}/checkpoint", "A running task saves a value: the body as it is", Saved),
+    Route("get", "/v1/tasks/{task_id}/checkpoint", "The value that a task saved last", None, media="application/octet-stream"),
     Route("post", "/v1/trees", "Submit a tree", AcceptedMany, 201, TreeSpec, tag="trees"),
     Route("get", "/v1/trees", "Trees, newest first", TreePage, tag="trees", parameters=(
         ("name", _TEXT, "of this name only"), ("limit", {"type": "integer", "minimum": 1, "maximum": 1000}, "how many"),
@@ -167,6 +171,12 @@ TABLE = (
     Route("get", "/v1/queues", "Depth and age of every queue", list[QueueView], tag="seeing"),
     Route("get", "/v1/stats", "Numbers of now", Stats, tag="seeing"),
     Route("get", "/v1/tiers", "Named bundles of resources", dict[str, ResourcesView], tag="seeing"),
+    Route("post", "/v1/nodes/{node}/checkpoints/{task_id}", "An agent saves a packed folder, or says that it is damaged", Saved,
+          body=Announced, tag="nodes"),
+    Route("put", "/v1/nodes/{node}/checkpoints/{task_id}/{digest}/{number}", "One chunk of a packed folder: the body as it is", Saved,
+          parameters=(("attempt", _NUMBER, "that saves it"), ("size", _NUMBER, "of the whole, in bytes")), tag="nodes"),
+    Route("get", "/v1/nodes/{node}/checkpoints/{task_id}/{digest}/{number}", "One chunk of a packed folder", None,
+          media="application/octet-stream", parameters=(("attempt", _NUMBER, "that needs it"),), tag="nodes"),
     Route("get", "/v1/whoami", "Whose token this is", dict[str, str], tag="access"),
     Route("get", "/v1/tenants", "All tenants (admin)", list[dict[str, Any]], tag="access"),
     Route("post", "/v1/tenants", "Add a tenant (admin)", dict[str, Any], 201, NewTenant, tag="access"),

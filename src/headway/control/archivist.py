@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 
+from headway.control import checkpoints
 from headway.control.clock import Clock
 from headway.control.leader import Leader
 from headway.domain.identity import DAY_MS, first_id_of
@@ -38,6 +39,7 @@ class Archivist:
             expired = await connection.execute(_KEYS, cutoff, KEYS)
             await connection.execute(_PROGRESS)
             await connection.execute(_NODES)
+            await checkpoints.forget(connection)
             await blobs.sweep(connection)
             return dropped, expired
 

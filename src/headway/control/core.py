@@ -16,6 +16,7 @@ from headway.control.admission import Admission
 from headway.control.allowances import Allowances
 from headway.control.archivist import Archivist, ensure_partitions
 from headway.control.bus import Bus
+from headway.control.checkpoints import Checkpoints
 from headway.control.clock import Clock
 from headway.control.contents import Contents
 from headway.control.definitions import Definitions
@@ -88,8 +89,10 @@ class Core:
         self.desk = ReportDesk(database, self.definitions, clock, bus)
         self.sessions = Sessions(self.definitions)
         self.heartbeats = Heartbeats(database)
+        self.checkpoints = Checkpoints(database, settings.max_checkpoint)
         self.exchanges = Exchanges(
-            database, self.fleet, self.definitions, self.sessions, self.desk, self.heartbeats, self.leader, bus, self.secrets,
+            database, self.fleet, self.definitions, self.sessions, self.desk, self.heartbeats, self.leader,
+            self.checkpoints, bus, self.secrets,
             settings.heartbeat_s, settings.fence_s, settings.hold_s,
         )  # fmt: skip
         self.planner = Planner(

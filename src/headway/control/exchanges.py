@@ -14,6 +14,7 @@ import msgspec
 
 from headway import telemetry, version, wire
 from headway.control.bus import Bus
+from headway.control.checkpoints import Checkpoints
 from headway.control.definitions import Definitions
 from headway.control.fleet import Fleet
 from headway.control.heartbeats import Heartbeats
@@ -52,6 +53,7 @@ class Exchanges:
     desk: ReportDesk
     heartbeats: Heartbeats
     leader: Leader
+    checkpoints: Checkpoints
     bus: Bus
     secrets: Secrets
     heartbeat_s: float
@@ -115,7 +117,7 @@ class Exchanges:
             reply.lost = True
             return reply
         session.acknowledge(said)
-        if said.finished or said.started or said.returned or said.output or said.progress or said.notices:
+        if said.finished or said.started or said.returned or said.output or said.progress or said.notices or said.stages:
             await self.desk.submit(node, said)
         if said.heartbeat and not await self._beat(session, said, reply):
             return reply
@@ -128,6 +130,7 @@ class Exchanges:
         await self.results.attach(reply.orders)
         if reply.orders:
             reply.secrets = await self.secrets.reveal(reply.orders)
+        await self.checkpoints.complete(reply.orders)
         return reply
 
     def _boot_of(self, node: int) -> str | None:

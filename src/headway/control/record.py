@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from headway.control import subtasks
+from headway.control.checkpoints import keep_stages
 from headway.control.definitions import Definitions, Interned
 from headway.control.notices import keep_notices, tell_killed
 from headway.control.settle import Effects, settle
@@ -22,7 +23,7 @@ from headway.domain.lifecycle import BLAME, HELD, Blame, Outcome, State
 from headway.policy.retry import Counts, Step, Verdict, decide
 from headway.store.database import Connection
 from headway.store.queries import query
-from headway.wire.exchange import ErrorInfo, Finished, Notice, Output, Progress, Ref, Started
+from headway.wire.exchange import ErrorInfo, Finished, Notice, Output, Progress, Ref, Staged, Started
 
 _SUCCEED = query("task.succeed")
 _LOCK = query("task.lock")
@@ -46,11 +47,12 @@ class Reports:
     failed: list[tuple[int, Finished]] = field(default_factory=list)
     returned: list[tuple[int, Ref]] = field(default_factory=list)
     notices: list[tuple[int, Notice]] = field(default_factory=list)
+    staged: list[tuple[int, Staged]] = field(default_factory=list)
     output: list[Output] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        fields = (self.started, self.succeeded, self.failed, self.returned, self.notices, self.output, self.progress)
+        fields = (self.started, self.succeeded, self.failed, self.returned, self.notices, self.staged, self.output, self.progress)
         return any(fields)
 
 
@@ -60,6 +62,8 @@ async def record(connection: Connection, reports: Reports, definitions: Definiti
     await _starts(connection, reports.started)
     if reports.notices:  # before the ends: they are about attempts that still ran
         await keep_notices(connection, reports.notices, effects)
+    if reports.staged:
+        await keep_stages(connection, reports.staged)
     waited_for = await _successes(connection, reports.succeeded, effects)
     waited_for += await failures(connection, reports.failed, definitions, effects)
     await _returns(connection, reports.returned, effects)

@@ -22,6 +22,7 @@ _BEGIN = query("blob.begin")
 _PUT = query("blob.put_chunk")
 _GET = query("blob.get")
 _CHUNK = query("blob.chunk")
+_COUNT = query("blob.count_chunks")
 _COMPLETE = query("blob.complete")
 _DISCARD = query("blob.discard")
 _USE = query("blob.use")
@@ -67,6 +68,11 @@ async def put_chunk(connection: Connection, tenant: int, digest: bytes, size: in
     await connection.execute(_PUT, tenant, digest, number, data)
 
 
+async def missing(connection: Connection, tenant: int, digest: bytes, size: int) -> bool:
+    """Whether some chunks of announced content were not sent yet."""
+    return bool(await connection.fetchval(_COUNT, tenant, digest) < chunks_of(size))
+
+
 async def complete(connection: Connection, tenant: int, digest: bytes) -> None:
     """All chunks were sent: compare the hash. What is not what it says is thrown away, to be sent again."""
     row = await connection.fetchrow(_GET, tenant, digest)
@@ -78,9 +84,14 @@ async def complete(connection: Connection, tenant: int, digest: bytes) -> None:
         async for _ in pieces(connection, tenant, digest):
             pass
     except Corrupt:
-        await connection.execute(_DISCARD, tenant, digest)
+        await discard(connection, tenant, digest)
         raise
     await connection.execute(_COMPLETE, tenant, digest)
+
+
+async def discard(connection: Connection, tenant: int, digest: bytes) -> None:
+    """Throw content away that is not what it says; not what somebody holds."""
+    await connection.execute(_DISCARD, tenant, digest)
 
 
 async def size_of(connection: Connection, tenant: int, digest: bytes) -> int | None:

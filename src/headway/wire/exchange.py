@@ -128,6 +128,22 @@ class Exchange(msgspec.Struct, omit_defaults=True):
     draining: bool = False
     now_ms: int = 0  # my clock when I sent this: the server moves my times onto the database's clock
     notices: list[Notice] = []
+    stages: list[Staged] = []
+
+
+class Staged(msgspec.Struct, array_like=True):
+    """A stage of an attempt that ended well; the next one begins when this is committed."""
+
+    id: int
+    attempt: int
+    number: int
+
+
+class Resume(msgspec.Struct, array_like=True):
+    """Where a task goes on that has run before."""
+
+    stage: int = 0  # the first one to run
+    checkpoints: list[tuple[bytes, int]] = []  # folders, newest first: SHA-256 and size of what they are packed in
 
 
 class Order(msgspec.Struct, array_like=True):
@@ -140,6 +156,7 @@ class Order(msgspec.Struct, array_like=True):
     name: str | None = None
     traceparent: str | None = None
     dependencies: bytes | None = None  # JSON of Dependencies, for a task that asked for them
+    resume: Resume | None = None
 
 
 class Dependencies(msgspec.Struct, omit_defaults=True):

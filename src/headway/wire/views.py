@@ -105,6 +105,12 @@ class Waited(msgspec.Struct):
     pending: list[str]
 
 
+class Saved(msgspec.Struct):
+    """Whether a checkpoint is saved; if not, its chunks are to be sent first."""
+
+    saved: bool
+
+
 class Accepted(msgspec.Struct):
     """The answer to one submitted task."""
 

@@ -13,6 +13,9 @@ select size, complete from blob where tenant = $1 and hash = $2;
 -- name: chunk
 select data from blob_chunk where tenant = $1 and hash = $2 and number = $3;
 
+-- name: count_chunks
+select count(*)::int from blob_chunk where tenant = $1 and hash = $2;
+
 -- name: complete
 update blob set complete = true, touched_at = clock_timestamp() where tenant = $1 and hash = $2;
 
