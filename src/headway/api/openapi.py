@@ -124,6 +124,8 @@ TABLE = (
     Route("put", "/v1/tasks/{task_id}/checkpoint", "A running task saves a value: the body as it is", Saved),
     Route("get", "/v1/tasks/{task_id}/checkpoint", "The value that a task saved last", None, media="application/octet-stream"),
     Route("post", "/v1/trees", "Submit a tree", AcceptedMany, 201, TreeSpec, tag="trees"),
+    Route("post", "/v1/trees/stream", "Submit a tree of any size, one task a line (NDJSON)", AcceptedMany, 201, tag="trees", parameters=(
+        ("name", _TEXT, "the tree's name"), ("levels", {"type": "string", "enum": ["eager", "strict"]}, "whether levels are barriers"))),
     Route("get", "/v1/trees", "Trees, newest first", TreePage, tag="trees", parameters=(
         ("name", _TEXT, "of this name only"), ("limit", {"type": "integer", "minimum": 1, "maximum": 1000}, "how many"),
         ("cursor", _TEXT, "`next` of the page before"))),

@@ -15,7 +15,7 @@ from headway.api.tree_views import summary, tree_row, tree_view
 from headway.domain.identity import MAX_ID
 from headway.domain.lifecycle import State
 from headway.domain.task import TaskSpec, check_name
-from headway.domain.tree import check_levels
+from headway.domain.tree import EAGER, check_levels
 from headway.store.queries import query
 from headway.wire.views import AcceptedMany, TreePage
 
@@ -41,6 +41,18 @@ async def submit_tree(request: Http) -> Response[bytes]:
     receipt = await core.admission.submit(caller.tenant, drafts, tree=spec.name, strict=strict)
     accepted = AcceptedMany([str(i) for i in receipt.ids], len(receipt.ids), str(receipt.tree))
     return answer(accepted, 201, rate_headers_of(core, caller.tenant))
+
+
+@post("/v1/trees/stream", status_code=201, request_max_body_size=None)
+async def stream_tree(request: Http) -> Response[bytes]:
+    """A tree of any size: one task a line (NDJSON). The ids are not answered; `GET /v1/tasks?tree=` lists them."""
+    caller = await caller_of(request, *PEOPLE)
+    core = core_of(request)
+    name = request.query_params.get("name", "")
+    check_name(name)
+    strict = check_levels(request.query_params.get("levels", EAGER))
+    tree, count = await core.streams.submit(caller.tenant, name, strict, request.stream())
+    return answer(AcceptedMany([], count, str(tree)), 201, rate_headers_of(core, caller.tenant))
 
 
 @get("/v1/trees")
@@ -93,4 +105,4 @@ async def retry_tree(request: Http, tree_id: str) -> Response[bytes]:
     return answer(await tree_view(core, tree, caller.scope))
 
 
-ROUTES = [submit_tree, list_trees, show_tree, cancel_tree, retry_tree]
+ROUTES = [submit_tree, stream_tree, list_trees, show_tree, cancel_tree, retry_tree]

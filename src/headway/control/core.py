@@ -47,6 +47,7 @@ from headway.control.secrets import Secrets
 from headway.control.sessions import Sessions
 from headway.control.starting import Starter
 from headway.control.steering import Steering
+from headway.control.streaming import Streams
 from headway.control.tenants import Tenants
 from headway.control.timekeeper import Timekeeper
 from headway.control.tree_actions import TreeActions
@@ -119,6 +120,7 @@ class Core:
             settings.admission_queue,
         )
         self.actions = Actions(database, self.definitions, self.fleet, self.tenants, bus)
+        self.streams = Streams(database, self.drafts, self.fleet, self.ids, clock, bus, self.allowances)
         self.trees = TreeActions(database, self.actions, bus)
         self.steering = Steering(database, bus)
         self.preemption = Preemption(database, self.leader, self.planner, self.definitions, bus, clock)

@@ -160,6 +160,10 @@ class Drafts:
         self._specs[(tenant, _content(spec))] = interned
         return interned
 
+    async def interned(self, tenant: int, spec: TaskSpec) -> Interned:
+        """The definition of a spec whose own part was taken out (see draft_of)."""
+        return self._known(tenant, spec) or await self._intern(tenant, spec)
+
     async def many(self, tenant: int, specs: Sequence[TaskSpec]) -> list[Draft]:
         """All or nothing; `after` may name other tasks of the request."""
         if not specs:
@@ -316,7 +320,7 @@ def _resolve(drafts: list[Draft], names: dict[str, int]) -> None:
 
 
 def _resolve_one(draft: Draft, names: dict[str, int]) -> None:
-    if len(draft.edges) == 1:  # most tasks wait for one other
+    if len(draft.edges) == 1 and draft.fan is None:  # most tasks wait for one other
         (edge,) = draft.edges
         if isinstance(edge.task, str) and (only := names.get(edge.task, -1)) >= 0:
             draft.local = ((only, edge.when),)

@@ -77,6 +77,15 @@ def _bytes(value: bytes | None) -> bytes:
     return _NULL if value is None else _LENGTH(len(value)) + value
 
 
+def document_begin() -> bytes:
+    """Before the rows of a COPY stream that is made piece by piece."""
+    return _SIGNATURE
+
+
+def document_end() -> bytes:
+    return _TRAILER
+
+
 def document(rows: Iterable[bytes]) -> bytes:
     """The whole COPY stream."""
     return b"".join((_SIGNATURE, *rows, _TRAILER))
