@@ -38,6 +38,7 @@ GONE = (
     OSError,
 )
 _TRIES = 6
+FULL_RETRY_S = 5.0
 
 
 async def _keep(_connection: Connection) -> None:
@@ -47,7 +48,7 @@ async def _keep(_connection: Connection) -> None:
 class Database:
     """The pools of one server process."""
 
-    def __init__(self, dsn: str, *, pool_size: int = 8, statement_timeout_s: float = 30.0) -> None:
+    def __init__(self, dsn: str, *, pool_size: int = 9, statement_timeout_s: float = 30.0) -> None:
         self.dsn = dsn
         self.pool_size = pool_size
         self.statement_timeout_s = statement_timeout_s
@@ -55,7 +56,7 @@ class Database:
         self._cold: Any = None
 
     async def open(self) -> None:
-        hot = max(self.pool_size // 2, 3)
+        hot = max(self.pool_size * 2 // 3, 3)  # two lanes of admission, two of reports, the planner, and one for the rest
         self._hot = await self._pool(hot, "headway hot", _HOT_PLANS)
         self._cold = await self._pool(max(self.pool_size - hot, 2), "headway", {})
 
@@ -96,6 +97,10 @@ class Database:
         try:
             async with pool.acquire(timeout=5) as connection:
                 yield connection
+        except asyncpg.InsufficientResourcesError as error:  # the disk is full, say: it refuses, and goes on when there is room again
+            raise Unavailable(
+                f"the database cannot take more: {error}", hint="make room where the database is", retry_after=FULL_RETRY_S
+            ) from error
         except GONE as error:
             if isinstance(error, asyncpg.DataError):  # an InterfaceError by birth, but our own mistake
                 raise

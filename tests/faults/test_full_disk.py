@@ -1,0 +1,108 @@
+"""The disk under database, server and agent fills up: clients are told to wait, and when there is room again nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import msgspec
+import pytest
+
+from headway.wire.http import Http
+from tests.support.checker import assert_sound
+from tests.support.upped import Upped, upped
+
+MIB = 2**20
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of 300 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", str(folder)], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"this test mounts a file system: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    filler = folder / "filler"
+    with pytest.raises(OSError, match="No space left"):
+        _write_without_end(filler)
+    return filler
+
+
+def _write_without_end(filler: Path) -> None:
+    with open(filler, "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(MIB))
+
+
+async def answered(http: Http, count: int, size: int) -> tuple[int, list[str]]:
+    """The status of a bulk of tasks with large inputs, and the ids that were acknowledged."""
+    body = msgspec.json.encode({"task": {"command": ["true"], "resources": {"disk": 0}}, "inputs": ["x" * size] * count})
+    response = await http.request("POST", "/v1/tasks", body=body, timeout=60.0)
+    return response.status, msgspec.json.decode(response.body)["ids"] if response.status == 201 else []
+
+
+async def test_a_full_disk_refuses_work_and_loses_none(small_disk: Path) -> None:
+    with upped(small_disk / "data", HEADWAY_DISK="10GiB") as up:
+        http = Http(up.url, token=up.token)
+        acknowledged: list[str] = []
+        status, ids = await answered(http, 20, 1000)
+        assert status == 201
+        acknowledged += ids
+        filler = fill(small_disk)
+        refused = await until_refused(http, acknowledged)
+        assert refused == 503, "a client must be told to come again"
+        os.unlink(filler)
+        await until_accepted(http, acknowledged)
+        await all_final(up, acknowledged)
+        await http.close()
+
+
+async def until_refused(http: Http, acknowledged: list[str]) -> int:
+    for _ in range(200):
+        try:
+            status, ids = await answered(http, 50, 100_000)
+        except (ConnectionError, TimeoutError):
+            continue
+        if status != 201:
+            return status
+        acknowledged += ids
+    raise AssertionError("the disk is full and everything is accepted")
+
+
+async def until_accepted(http: Http, acknowledged: list[str]) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                status, ids = await answered(http, 20, 1000)
+            except (ConnectionError, TimeoutError):
+                continue
+            if status == 201:
+                acknowledged += ids
+                return
+            assert status == 503
+            await asyncio.sleep(0.05)
+
+
+async def all_final(up: Upped, acknowledged: list[str]) -> None:
+    ids = [int(i) for i in acknowledged]
+    async with asyncio.timeout(90):
+        await up.database_answers()
+        connection = await asyncpg.connect(up.dsn, server_settings={"search_path": "headway"})
+        try:
+            while await connection.fetchval("select count(*) from task_history where id = any($1::bigint[]) and state = 6", ids) < len(ids):
+                await asyncio.sleep(0.1)
+        finally:
+            await connection.close()
+        await assert_sound(up.dsn, ids)
