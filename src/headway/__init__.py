@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headway.client.eager import eager as eager
     from headway.client.executor import Executor as Executor
     from headway.client.face import Client as Client
+    from headway.client.tree import Tree as Tree
     from headway.domain.task import TaskSpec as TaskSpec
 
 _HOMES = {
@@ -34,12 +35,13 @@ _HOMES = {
     "Client": "headway.client.face",
     "Executor": "headway.client.executor",
     "TaskSpec": "headway.domain.task",
+    "Tree": "headway.client.tree",
     "current": "headway.client.context",
     "eager": "headway.client.eager",
     "task": "headway.client.decorator",
 }
 
-__all__ = ["AsyncClient", "Client", "Executor", "TaskSpec", "__version__", "current", "eager", "errors", "task"]
+__all__ = ["AsyncClient", "Client", "Executor", "TaskSpec", "Tree", "__version__", "current", "eager", "errors", "task"]
 
 
 if not TYPE_CHECKING:

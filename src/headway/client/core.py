@@ -31,6 +31,7 @@ from headway.client.handles import AsyncHandle, Group
 from headway.client.streams import events_of
 from headway.client.waiting import HELD_S, Waited, Waiter
 from headway.domain.task import TaskSpec
+from headway.domain.tree import EAGER
 from headway.errors import Unavailable
 from headway.wire.views import (
     Accepted,
@@ -53,6 +54,7 @@ from headway.wire.views import (
     ScheduleView,
     Stats,
     TaskView,
+    TreePage,
     TreeView,
     WebhookView,
 )
@@ -60,6 +62,7 @@ from headway.wire.views import (
 Spec = TaskSpec | Mapping[str, Any]
 
 LOOK = 1000  # tasks whose ends are asked for in one request
+STREAM_TIMEOUT = 900.0  # of a tree of millions of tasks
 BULK_TIMEOUT = 120.0  # a bulk of tens of megabytes may wait for its commit behind others
 
 _active: ContextVar[AsyncClient | None] = ContextVar("headway_async_client", default=None)
@@ -150,10 +153,16 @@ class AsyncClient:
             return await self.submit_many((merged(task, {"input": each}) for each in listed), key=key, kind=kind)
         return await self._submit_bulk({"task": said(task), "inputs": listed}, len(listed), keyed=False, kind=kind)
 
-    async def submit_tree(self, name: str, tasks: Iterable[Spec]) -> AcceptedMany:
-        """Submit named tasks that wait for each other (`after`), as one tree."""
-        body = encode({"name": name, "tasks": [said(task) for task in tasks]})
+    async def submit_tree(self, name: str, tasks: Iterable[Spec], *, levels: str = EAGER) -> AcceptedMany:
+        """Submit named tasks that wait for each other (`after`), as one tree. `levels="strict"`: each level waits for the one below."""
+        body = encode({"name": name, "tasks": [said(task) for task in tasks], "levels": levels})
         return await self._to.ask("POST", "/v1/trees", AcceptedMany, body=body, timeout=BULK_TIMEOUT)
+
+    async def stream_tree(self, name: str, tasks: Iterable[Spec], *, levels: str = EAGER) -> AcceptedMany:
+        """The same for trees of any size; their ids are not answered."""
+        body = b"\n".join(encode(said(task)) for task in tasks)
+        query = {"name": name, "levels": levels}
+        return await self._to.ask("POST", "/v1/trees/stream", AcceptedMany, query=query, body=body, timeout=STREAM_TIMEOUT)
 
     async def _submit_bulk(self, bulk: Any, count: int, *, keyed: bool, kind: Any) -> list[AsyncHandle[Any]]:
         if not count:
@@ -345,8 +354,16 @@ class AsyncClient:
             if all(level.left == 0 for level in view.levels):
                 return
 
+    async def trees(self, *, name: str | None = None, limit: int = 50, cursor: str | None = None) -> TreePage:
+        """Trees, newest first."""
+        return await self._to.ask("GET", "/v1/trees", TreePage, query={"name": name, "limit": limit, "cursor": cursor})
+
+    async def retry_tree(self, tree_id: str | int) -> TreeView:
+        """Run what failed of a tree again, and what was skipped behind it."""
+        return await self._to.ask("POST", f"/v1/trees/{_segment(tree_id)}/retry", TreeView, timeout=STREAM_TIMEOUT)
+
     async def cancel_tree(self, tree_id: str | int) -> TreeView:
-        return await self._to.ask("POST", f"/v1/trees/{_segment(tree_id)}/cancel", TreeView, repeatable=True)
+        return await self._to.ask("POST", f"/v1/trees/{_segment(tree_id)}/cancel", TreeView, timeout=STREAM_TIMEOUT, repeatable=True)
 
     async def nodes(self) -> list[NodeView]:
         return await self._to.ask("GET", "/v1/nodes", list[NodeView])
