@@ -1,8 +1,8 @@
 """Runs one container to its end and leaves nothing of it: started as the process of a task (H2).
 
-Arguments: the task's folder, the container's name, the number of words of the engine's command line, and the command line itself.
-The exit code is the container's. One that the kernel ended for its memory leaves a note in the folder, since the exit code alone
-(137) does not tell it from any other kill.
+Arguments: the task's folder, the container's name, its memory limit, the number of words of the engine's command line, and the
+command line itself. The exit code is the container's. One that the kernel ended for its memory leaves a note in the folder: the exit
+code alone (137) does not tell it from any other kill, and engines do not say it reliably. So its cgroup is watched.
 """
 
 from __future__ import annotations
@@ -16,31 +16,81 @@ from headway.agent import tree
 
 NOTE = "out-of-memory"
 REMOVE_S = 20.0
-_ENGINE_FAILED = 125  # podman and docker: the engine itself failed, not the command
+WATCH_S = 0.05
+NEARLY = 0.95  # of the limit: a container killed so close to it ran out of memory
+_CGROUPS = "/sys/fs/cgroup"
+
+
+class Memory:
+    """The container's memory group, once it is there: how much it used at most, and whether the kernel killed for it."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.exceeded = False
+        self._path = ""
+        self._marked = tree.carries(*(f"{name}={os.environ.get(name, '')}" for name in ("HEADWAY_TASK_ID", "HEADWAY_ATTEMPT")))
+        self._own = _memory_group(os.getpid())
+
+    def look(self) -> None:
+        if not self.limit or self.exceeded:
+            return
+        if not self._path:
+            self._path = self._find()
+        if self._path:
+            kills = [line.split()[1] for name in ("memory.oom_control", "memory.events") for line in self._lines(name) if "oom_kill " in line]
+            peak = [line for name in ("memory.max_usage_in_bytes", "memory.peak") for line in self._lines(name)]
+            killed = any(int(count) > 0 for count in kills)
+            self.exceeded = killed or any(int(used) >= self.limit * NEARLY for used in peak if used.isdigit())
+
+    def _find(self) -> str:
+        for pid in tree.members([], self._marked):
+            group = _memory_group(pid)
+            if group and group != self._own and "conmon" not in group:
+                return group
+        return ""
+
+    def _lines(self, name: str) -> list[str]:
+        try:
+            with open(f"{self._path}/{name}") as file:
+                return file.read().splitlines()
+        except OSError:
+            return []
 
 
 def main() -> None:
-    folder, name, count, *words = sys.argv[1:]
-    engine, command = words[: int(count)], words
+    folder, name, limit, count, *words = sys.argv[1:]
+    engine, memory = words[: int(count)], Memory(int(limit))
     tree.prctl(tree.PR_SET_PDEATHSIG, signal.SIGKILL)
-    client = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    client = subprocess.Popen(words, stdin=subprocess.DEVNULL)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda number, _: client.send_signal(number))  # the client hands it to the container
-    code = client.wait()
-    if code in (137, -signal.SIGKILL) and _ran_out_of_memory(engine, name):
+    code = _watch(client, memory)
+    if code in (137, -signal.SIGKILL) and memory.exceeded:
         with open(os.path.join(folder, NOTE), "w"):
             pass
-    _remove(engine, name)
+    subprocess.run([*engine, "rm", "--force", name], stdin=subprocess.DEVNULL, capture_output=True, timeout=REMOVE_S)
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     sys.exit(code)
 
 
-def _ran_out_of_memory(engine: list[str], name: str) -> bool:
-    asked = subprocess.run([*engine, "inspect", "--format", "{{.State.OOMKilled}}", name], capture_output=True, text=True, timeout=REMOVE_S)
-    return asked.stdout.strip() == "true"
+def _watch(client: subprocess.Popen[bytes], memory: Memory) -> int:
+    while True:
+        try:
+            return client.wait(WATCH_S)
+        except subprocess.TimeoutExpired:
+            memory.look()
 
 
-def _remove(engine: list[str], name: str) -> None:
-    subprocess.run([*engine, "rm", "--force", name], stdin=subprocess.DEVNULL, capture_output=True, timeout=REMOVE_S)
+def _memory_group(pid: int) -> str:
+    """The folder of a process's memory cgroup, version 1 or 2."""
+    try:
+        with open(f"/proc/{pid}/cgroup") as file:
+            lines = [line.rstrip("\n").split(":", 2) for line in file]
+    except OSError:
+        return ""
+    for _, controllers, path in lines:
+        if "memory" in controllers.split(","):
+            return f"{_CGROUPS}/memory{path}"
+    return next((f"{_CGROUPS}{path}" for number, _, path in lines if number == "0"), "")

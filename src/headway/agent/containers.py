@@ -68,7 +68,7 @@ class Containers:
             options.append(f"--cpus={need.cpus_milli / 1000:g}")
         runs = ["sh", "-ec", "\n".join(content.commands)] if content.commands else list(definition.args)
         return [
-            sys.executable, "-P", "-c", _START, scratch, self.name_of(order), str(len(self._engine)), *self._engine,
+            sys.executable, "-P", "-c", _START, scratch, self.name_of(order), str(need.memory), str(len(self._engine)), *self._engine,
             "run", *options, content.image, *runs,
         ]  # fmt: skip
 
