@@ -26,7 +26,7 @@ KILL_AND_DRIFT_S = 1.5  # a fenced node needs up to 1 s to kill its tasks; clock
 LEVELS = ("debug", "info", "warning", "error")
 
 # Variables of ours that are no settings: where the file is, and what tasks see.
-OTHER_VARIABLES = {"CONFIG", "TASK_ID", "ATTEMPT", "INPUT", "RESULT", "CHECKPOINT_DIR", "DEADLINE"}
+OTHER_VARIABLES = {"CONFIG", "TASK_ID", "ATTEMPT", "INPUT", "RESULT", "CHECKPOINT_DIR", "DEADLINE", "PREPARED", "AGENT_INSTANCE"}
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _from_env(env: Mapping[str, str]) -> _Layer:
             if value != "":  # an empty variable is how a shell or a unit file says "not set"
                 yield names[variable], value, variable
             continue
-        foreign = not variable.startswith("HEADWAY_") or variable in others
+        foreign = not variable.startswith("HEADWAY_") or variable in others or variable.startswith("HEADWAY_VOLUME_")
         # Programs around us may have variables of their own; only what looks like a slip is refused.
         if not foreign and (near := _nearest(variable, names, cutoff=0.88)):
             raise ConfigError(f"there is no variable {variable}", hint=f"did you mean {near}?", where=variable)

@@ -37,7 +37,12 @@ class Memory:
         if not self._path:
             self._path = self._find()
         if self._path:
-            kills = [line.split()[1] for name in ("memory.oom_control", "memory.events") for line in self._lines(name) if "oom_kill " in line]
+            kills = [
+                line.split()[1]
+                for name in ("memory.oom_control", "memory.events")
+                for line in self._lines(name)
+                if "oom_kill " in line
+            ]
             peak = [line for name in ("memory.max_usage_in_bytes", "memory.peak") for line in self._lines(name)]
             killed = any(int(count) > 0 for count in kills)
             self.exceeded = killed or any(int(used) >= self.limit * NEARLY for used in peak if used.isdigit())

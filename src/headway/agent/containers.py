@@ -45,7 +45,11 @@ class Containers:
     def command(self, order: Order, definition: Definition, env: dict[str, str], scratch: str, volumes: Sequence[str]) -> list[str]:
         """The whole command line. Values of variables are not on it, where every process of the node could read them."""
         content, need = definition.content, definition.resources
-        own = {name: value.replace(scratch, INSIDE) if name in _FOLDER else value for name, value in env.items() if name not in _HOSTS_OWN}
+        own = {
+            name: value.replace(scratch, INSIDE) if name in _FOLDER else value
+            for name, value in env.items()
+            if name not in _HOSTS_OWN
+        }
         inside = {**own, **{name: definition.env[name] for name in _HOSTS_OWN if name in definition.env}}
         env.update(inside)  # the client passes them on from its own environment
         options = [

@@ -53,11 +53,11 @@ class Granted:
     def command(self, order: Order, definition: Definition, env: dict[str, str], work_dir: str, scratch: str) -> list[str]:
         """The argument vector that runs it."""
         if definition.content.image:
-            return self.containers.command(order, definition, env, scratch, [self._volumes[name] for name in definition.content.volumes])
+            return self.containers.command(
+                order, definition, env, scratch, [self._volumes[name] for name in definition.content.volumes]
+            )
         ready = self._ready.get(order.definition, _PLAIN)
-        return command_of(
-            definition, env, work_dir, executable=ready.executable, program_of=ready.program, volumes=self._volumes
-        )
+        return command_of(definition, env, work_dir, executable=ready.executable, program_of=ready.program, volumes=self._volumes)
 
     def shown(self, number: int, definition: Definition) -> list[str]:
         """Folders and files of the node that an isolated task must see: what was prepared for it, and its volumes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -31,7 +32,9 @@ TRY_LATER, REQUEUE = 75, 85
 def clean_environment(source: Mapping[str, str], instance: str) -> dict[str, str]:
     """What a task may know of the agent's environment: never its tokens."""
     env = {name: source[name] for name in INHERITED if name in source}
-    env.setdefault("PATH", os.defpath)
+    own = os.path.dirname(sys.executable)  # where `headway` is: behind everything else, so that it hides nothing
+    folders = [*env.get("PATH", os.defpath).split(os.pathsep), own]
+    env["PATH"] = os.pathsep.join(dict.fromkeys(folders))
     env[INSTANCE] = instance
     return env
 

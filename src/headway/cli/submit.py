@@ -94,9 +94,11 @@ def note(work: Work) -> None:
 async def send(server: Server, work: Work) -> list[Accepted | AcceptedMany]:
     """Submit the work; what the server answered, tree by tree."""
     from headway.cli import inside
+    from headway.cli.uploads import send_files
     from headway.cli.work import said
     from headway.wire.views import Accepted, AcceptedMany
 
+    await send_files(server, work)
     if server.inside is not None:
         return await inside.send(server, server.inside, work)
     if work.lines is not None:

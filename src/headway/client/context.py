@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from headway.client.face import Handle
+    from headway.client.once import Claim
     from headway.wire.views import TaskView
 
 
@@ -62,6 +63,15 @@ class Current:
     def progress(self, done: float, total: float = 1.0, text: str = "") -> None:
         """Say how far the task is, to be shown as a bar: `progress(40, 100, "resizing")`. May be called often."""
         self.send_progress(done, total, text)
+
+    def once(self, key: str, *, again: bool = False) -> Claim:
+        """Claim an effect, so that it happens once though the task runs again: `with current().once("pay-42") as claim: if claim: ...`
+
+        The claim is true when the effect is yours to do. `again` also takes what an earlier attempt began and never finished.
+        """
+        from headway.client import once
+
+        return once.claim(self.task_id, self.attempt, key, again=again)
 
     def submit(self, what: Any = None, /, *args: Any, key: str | None = None, **fields: Any) -> Handle[Any]:
         """Submit a subtask: `submit(f, 1, 2)` calls a function, `submit(command=[...])` runs anything.

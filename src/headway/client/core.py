@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import os
 import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextvars import ContextVar
@@ -259,6 +260,32 @@ class AsyncClient:
         """Send a dead letter again, with some of its fields changed if asked."""
         body = encode({"edit": edit}) if edit else b""
         return await self._to.ask("POST", _task(task_id, "retry"), TaskView, body=body)
+
+    async def once(self, task_id: str | int, body: bytes) -> dict[str, Any]:
+        """A step of a claim, from inside the task (client/once.py). The same step again changes nothing."""
+        return await self._to.ask("POST", _task(task_id, "once"), dict[str, Any], body=body, repeatable=True)
+
+    # -- content
+
+    async def upload(self, path: str | os.PathLike[str]) -> str:
+        """Send a file along; what this returns is an `executable` (or an archive) of tasks."""
+        with open(path, "rb") as file:
+            content = file.read()
+        name = os.path.basename(os.fspath(path))
+        target = with_query("/v1/uploads", {"name": name})
+        answer = await self._to.ask("POST", target, dict[str, Any], body=content, repeatable=True, timeout=BULK_TIMEOUT)
+        return str(answer["executable"])
+
+    async def set_secret(self, name: str, value: str) -> None:
+        """Set a secret of this tenant; nobody can read it back."""
+        await self._to.ask("PUT", f"/v1/secrets/{_segment(name)}", dict[str, Any], body=encode({"value": value}), repeatable=True)
+
+    async def secrets(self) -> list[dict[str, Any]]:
+        """The names of secrets and when they were last set."""
+        return await self._to.ask("GET", "/v1/secrets", list[dict[str, Any]])
+
+    async def remove_secret(self, name: str) -> None:
+        await self._to.ask("DELETE", f"/v1/secrets/{_segment(name)}", dict[str, Any], repeatable=True)
 
     # -- dead letters
 
