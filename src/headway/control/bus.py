@@ -27,6 +27,7 @@ class Bus:
     on_answered_elsewhere: list[Callable[[], None]] = field(default_factory=list)  # another server wrote answers
     on_told: list[Callable[[], None]] = field(default_factory=list)  # events were written
     on_scheduled: list[Callable[[], None]] = field(default_factory=list)  # a task waits for a time that may be soon
+    on_scheduled_elsewhere: list[Callable[[], None]] = field(default_factory=list)  # the same, stored by another server
     on_remote: list[Callable[[], None]] = field(default_factory=list)  # another server ended tasks
     on_fleet: list[Callable[[], None]] = field(default_factory=list)  # a node came, left, or changed
     on_queues: list[Callable[[], None]] = field(default_factory=list)  # a queue was paused, resumed, changed
@@ -82,6 +83,10 @@ class Bus:
 
     def scheduled(self) -> None:
         for tell in self.on_scheduled:
+            tell()
+
+    def scheduled_elsewhere(self) -> None:
+        for tell in self.on_scheduled_elsewhere:
             tell()
 
     def fleet(self) -> None:

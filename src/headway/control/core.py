@@ -161,7 +161,8 @@ class Core:
         timekeeper = Loop("timekeeper", self.leader, self.timekeeper.run_once)
         firing = Loop("timekeeper", self.leader, self.firing.run_once)
         feasibility = Loop("timekeeper", self.leader, self.feasibility.run_once)
-        self.bus.on_scheduled += [timekeeper.wake.set, firing.wake.set]
+        for told in (self.bus.on_scheduled, self.bus.on_scheduled_elsewhere):
+            told += [timekeeper.wake.set, firing.wake.set]
         planner = Loop("planner", self.leader, self._plan, wake=self.planner.wake, step_down=self.planner.step_down)
         preemption = Loop("planner", self.leader, self.preemption.run_once)
         self.preemption.wake = preemption.wake.set
@@ -229,14 +230,14 @@ class Core:
                 await asyncio.sleep(0.2)
 
     async def _beat(self) -> None:
-        """Nodes every time (changes made elsewhere are also told by NOTIFY); leases, servers, ids and the clock less often."""
+        """Nodes every time, tenants, queues, leases, servers, ids and the clock less often (changes made elsewhere are told by NOTIFY)."""
         now = self._last_beat = time.monotonic()
         if await self.fleet.refresh():
             self.bus.fleet()
-        await self.tenants.refresh()
-        await self.queues.refresh()
         if now - self._slow_beat < min(3.0, self.settings.duty_lease_s / 4):
             return
+        await self.tenants.refresh()
+        await self.queues.refresh()
         gained = await self.leader.renew()
         self._slow_beat = now
         if "planner" in gained:

@@ -24,7 +24,7 @@ from headway.policy.webhook import Network, next_try, signature
 from headway.store.database import Database
 from headway.store.queries import query
 
-LOOK_S = 2.0
+LOOK_S = 5.0
 PAUSE_S = 0.5  # after the database failed
 EACH = 4  # messages on the way to one endpoint
 

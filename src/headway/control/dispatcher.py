@@ -24,7 +24,7 @@ from headway.store.queries import query
 from headway.wire.exchange import ErrorInfo
 
 LOOK_S = 1.0
-IDLE_S = 2.0  # how often to look for a first endpoint
+IDLE_S = 5.0  # how often to look for a first endpoint that another server stored
 CLEAN_S = 60.0
 SAVE_S = 10.0  # how often a cursor that passed nothing of interest is written
 EVENTS = 500

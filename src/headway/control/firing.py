@@ -26,7 +26,7 @@ from headway.store.database import Connection, Database
 from headway.store.queries import query
 
 BATCH = 500
-LOOK_S = 1.0  # how often to look for schedules that other servers stored
+LOOK_S = 5.0  # how often to look by oneself: what is stored here or elsewhere is told by bus and NOTIFY
 MOST_TASKS = 20_000  # in one transaction
 AGAIN_S = 2.0  # how often to tell a run again that it is replaced
 TURN_S = 0.25  # how often to look whether a run has ended that a firing waits for

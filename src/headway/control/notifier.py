@@ -170,6 +170,8 @@ class Notifier:
             telemetry.background(self._refresh_tenants())
         if "answered" in flags:
             self.bus.answered_elsewhere()
+        if "scheduled" in flags or "rescan" in flags:
+            self.bus.scheduled_elsewhere()
         if "ended" in flags or "rescan" in flags:
             for tell in self.bus.on_remote:
                 tell()

@@ -12,7 +12,7 @@ from headway.store.database import Connection, Database
 from headway.store.queries import query
 
 BATCH = 2_000
-LOOK_S = 1.0  # how often to look for due tasks that other servers stored
+LOOK_S = 5.0  # how often to look by oneself: what is stored here or elsewhere is told by bus and NOTIFY
 _COME_DUE = query("task.come_due")
 _LOOK = query("task.next_due")
 
