@@ -80,9 +80,12 @@ async def follow_trees(following: Following, ids: Sequence[str]) -> int:
         await asyncio.gather(*(_follow_tree(following, one, views, redraw) for one in ids))
     trees = [views[one] for one in ids]
     await _tell_trees(following, trees)
-    failed = [task for tree in trees for task in sorted(tree.tasks, key=lambda one: one.level) if _bad(task)]
+    bad = [tree for tree in trees if tree.state != "succeeded"]  # a task skipped because nobody needed it is no failure
+    if not bad:
+        return 0
+    failed = [task for tree in bad for task in sorted(tree.tasks, key=lambda one: one.level) if _bad(task)]
     worst = [task for task in failed if task.state in ("failed", "expired")] or failed
-    return work_code(worst[0].state, worst[0].exit_code) if worst else 0
+    return work_code(worst[0].state, worst[0].exit_code) if worst else work_code(bad[0].state, None)
 
 
 async def follow_many(following: Following, ids: Sequence[str]) -> int:

@@ -46,17 +46,23 @@ def wait(
         asked = ids or (inside.children if inside is not None else [])
         if not asked:
             raise InvalidInput("no task is named", hint="headway wait ID...")
-        wanted = [task for one in asked for task in await _tasks_of(server, one)]
+        trees: list[str] = []
+        wanted = [task for one in asked for task in await _tasks_of(server, one, trees)]
+        deadline = None if limit is None else time.monotonic() + limit
         done, pending = await wait_for(server, wanted, limit if inside is None else 0.0)
         if pending and inside is not None:
             return _suspend(inside, pending)
+        states = [] if inside is not None else [await _tree_end(server, one, deadline) for one in trees]
+        pending += [tree for tree, state in zip(trees, states, strict=False) if not ended(state)]
         tasks = [done[one] for one in wanted if one in done]
         value = {"done": tasks, "pending": pending}
         terminal.answer(value, ids=[task.id for task in tasks], table=lambda: _ended(tasks))
         if pending:
             print(f"headway: {len(pending)} of {len(wanted)} not ended after {timeout}", file=sys.stderr)
             return TIMED_OUT
-        return next((code for task in tasks if (code := work_code(task.state, task.exit_code))), 0)
+        judged = [task for task in tasks if task.state != "skipped"] if states else tasks  # the tree says whether that was meant
+        codes = [work_code(task.state, task.exit_code) for task in judged] if set(states) != {"succeeded"} else []
+        return next((code for code in [*codes, *(work_code(state, None) for state in states)] if code), 0)
 
     return talk(terminal, look)
 
@@ -90,7 +96,20 @@ def _suspend(inside: Inside, pending: list[str]) -> int:
     return REQUEUE
 
 
-async def _tasks_of(server: Server, one: str) -> list[str]:
+async def _tree_end(server: Server, tree_id: str, deadline: float | None) -> str:
+    """The state of a tree once all of it has ended, also what came into it meanwhile; or at the deadline."""
+    from headway.cli.session import tree_path
+    from headway.wire.views import TreeView
+
+    seen: str | None = None
+    while True:
+        left = LONGEST_ASK_S if deadline is None else max(min(deadline - time.monotonic(), LONGEST_ASK_S), 0.0)
+        tree, seen = await server.watch(tree_path(tree_id), TreeView, seen=seen, wait=left)
+        if ended(tree.state) or (deadline is not None and time.monotonic() >= deadline):
+            return tree.state
+
+
+async def _tasks_of(server: Server, one: str, trees: list[str]) -> list[str]:
     """The id itself when it is a task's, its tasks' when it is a tree's; what is neither would be waited for in vain."""
     from headway.cli.session import task_path, tree_path
     from headway.errors import NotFound
@@ -103,6 +122,7 @@ async def _tasks_of(server: Server, one: str) -> list[str]:
             tree = await server.get(tree_path(one), TreeView)
         except NotFound:
             raise not_a_task from None
+        trees.append(tree.id)
         return [task.id for task in tree.tasks]
 
 
