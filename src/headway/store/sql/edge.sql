@@ -32,7 +32,7 @@ where e.kind <> all ($2::smallint[]) and +t.state = 0 and +e.downstream > $3 and
 group by t.id order by t.id;
 
 -- name: lock_doomed
-select id from task where id = any ($1::bigint[]) and state = 0 order by id for update;
+select id from task where id = any ($1::bigint[]) and +state = 0 order by id for update;
 
 -- name: chunk_end
 -- The last downstream of the next chunk of a large release.

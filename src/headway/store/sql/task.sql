@@ -157,7 +157,7 @@ with fence as materialized (
     select id from task where state = 1 and eligible_at <= clock_timestamp() and exists (select 1 from fence)
     order by eligible_at limit $2 for update skip locked
 )
-update task t set state = 2 from due where t.id = due.id and t.state = 1
+update task t set state = 2 from due where t.id = due.id and +t.state = 1
 returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms;
 
 -- name: next_due
