@@ -91,9 +91,10 @@ def test_a_url_without_a_checksum_is_what_it_was_when_it_was_first_fetched(clien
 
 def test_a_url_with_a_checksum_must_have_that_content(client: Client, site: str, folder: Path) -> None:
     (folder / "site" / "sum.sh").write_text("echo summed")
-    right = "sha256:" + subprocess.run(
-        ["sha256sum", folder / "site" / "sum.sh"], capture_output=True, text=True, check=True
-    ).stdout.split()[0]
+    right = (
+        "sha256:"
+        + subprocess.run(["sha256sum", folder / "site" / "sum.sh"], capture_output=True, text=True, check=True).stdout.split()[0]
+    )
     assert logged(client, client.submit(executable=f"{site}/sum.sh", checksum=right).id) == "summed\n"
     with pytest.raises(TaskFailed, match="is not what its checksum says"):
         client.submit(executable=f"{site}/sum.sh", checksum="sha256:" + "0" * 64).result(30)
@@ -168,9 +169,7 @@ if int(os.environ["HEADWAY_ATTEMPT"]) == 1 and crash == "after":
 def test_money_is_transferred_once_though_the_task_runs_twice(client: Client, tmp_path: Path) -> None:
     (tmp_path / "bank.py").write_text(BANK)
     ledger = tmp_path / "ledger"
-    task = client.submit(
-        executable=str(tmp_path / "bank.py"), args=[str(ledger), "after"], attempts=3, retry={"interval": 0.1}
-    )
+    task = client.submit(executable=str(tmp_path / "bank.py"), args=[str(ledger), "after"], attempts=3, retry={"interval": 0.1})
     view = task.wait(60)
     assert (view.state, view.attempt) == ("succeeded", 2)
     assert ledger.read_text() == "100 from Ada to Grace\n"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import importlib.util
 import os
 import shutil
 import signal
@@ -34,7 +35,7 @@ from headway.domain.task import Definition
 CONTAINERS = "containers-were-run"
 READY = ".headway-ready"  # the marker: its content is the size of the entry
 LOG = 16 * 1024  # the end of a failed command's output that is shown
-PIP = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-warn-script-location", "--quiet")
+PIP = ("install", "--no-input", "--disable-pip-version-check", "--no-warn-script-location", "--quiet")
 NPM = ("npm", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error")
 
 
@@ -201,7 +202,7 @@ class Preparation:
     def _install(self, place: Path, requires: Requires) -> None:
         if requires.pip:
             (place / "requirements.txt").write_text("\n".join(requires.pip) + "\n")
-            words = [sys.executable, *PIP, "--target", str(place / "python"), "-r", str(place / "requirements.txt")]
+            words = [*self._pip(), *PIP, "--target", str(place / "python"), "-r", str(place / "requirements.txt")]
             self._call(words, place, f"pip could not install {_few(requires.pip)}")
         if requires.lock:
             (place / "package-lock.json").write_text(requires.lock)
@@ -211,6 +212,15 @@ class Preparation:
             if not (place / "package.json").exists():
                 (place / "package.json").write_text("{}")
             self._call([*NPM, "install", *requires.npm], place, f"npm could not install {_few(requires.npm)}")
+
+    def _pip(self) -> list[str]:
+        """The agent's own pip, which installs for the Python that runs the tasks; else any that is told for which."""
+        if importlib.util.find_spec("pip") is not None:
+            return [sys.executable, "-m", "pip"]
+        for name in ("pip3", "pip"):
+            if found := shutil.which(name, path=self.job.env.get("PATH")):
+                return [found, "--python", sys.executable]
+        raise Failed("this node has no pip: it cannot install Python packages")
 
     # --- programs and images
 

@@ -1,0 +1,144 @@
+"""Tasks in containers: their limits, their end, and that nothing of them remains (H2)."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headway.domain.content import Content
+from headway.domain.lifecycle import Outcome
+from headway.domain.resources import Resources
+from tests.support.agents import AgentProcess, marked_processes, running_agent, until
+from tests.support.packages import need
+from tests.support.scripted_server import ScriptedServer
+
+ENGINE = "podman --runtime runc"
+SMALL = Resources(cpus_milli=500, memory=32 * 2**20)
+TOOLS = ("sh", "echo", "id", "env", "cp", "sleep", "cat", "ls", "true", "false", "head", "tail", "kill", "wc", "nslookup", "ip")
+
+
+@pytest.fixture(scope="module")
+def image() -> str:
+    """An image made here, of one static program: no registry is asked."""
+    need("podman")
+    need("runc")
+    busybox = need("busybox-static")
+    if os.geteuid() != 0:
+        pytest.skip("containers of these tests need root")
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as file:
+        file.add(busybox, "bin/busybox")
+        for tool in TOOLS:
+            link = tarfile.TarInfo(f"bin/{tool}")
+            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+            file.addfile(link)
+    name = "localhost/headway-test-busybox:1"
+    subprocess.run([*ENGINE.split(), "import", "-", name], input=packed.getvalue(), capture_output=True, check=True)
+    return name
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def agent(server: ScriptedServer, image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
+    with running_agent(tmp_path_factory.mktemp("agent"), server.url, container_engine=ENGINE) as running:
+        yield running
+
+
+def containers(agent: AgentProcess) -> list[str]:
+    from headway.agent.main import Agent
+
+    mark = f"label=headway={Agent(agent.settings).instance}"
+    found = subprocess.run(
+        [*ENGINE.split(), "ps", "--all", "--quiet", "--filter", mark], capture_output=True, text=True, check=True
+    )
+    return found.stdout.split()
+
+
+def define(server: ScriptedServer, image: str, *commands: str, **fields: object) -> int:
+    return server.define(content=Content(image=image, commands=commands), resources=SMALL, **fields)
+
+
+@pytest.mark.usefixtures("agent")
+def test_commands_run_in_the_image_with_input_and_result(server: ScriptedServer, image: str) -> None:
+    number = define(server, image, "ls /", 'cp "$HEADWAY_INPUT" "$HEADWAY_RESULT"', env={"MINE": "a b"})
+    ref = server.run(number, {"a": 1})
+    assert server.outcome(ref) is Outcome.SUCCEEDED, server.text(ref, 2)
+    assert "headway" in server.text(ref)
+    assert "usr/share" not in server.text(ref)
+    assert server.finished[ref].result == b'{"a":1}'
+
+
+@pytest.mark.usefixtures("agent")
+def test_the_first_command_that_fails_ends_it(server: ScriptedServer, image: str) -> None:
+    ref = server.run(define(server, image, "echo one", "false", "echo never"))
+    assert (server.outcome(ref), server.finished[ref].exit_code, server.text(ref)) == (Outcome.ERROR, 1, "one\n")
+
+
+@pytest.mark.usefixtures("agent")
+def test_a_container_has_no_network_and_no_variables_of_the_node(server: ScriptedServer, image: str) -> None:
+    ref = server.run(define(server, image, "ls /sys/class/net; env"))
+    lines = server.text(ref).splitlines()
+    assert lines[0] == "lo"
+    assert "eth0" not in lines
+    assert "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" in lines
+
+
+@pytest.mark.usefixtures("agent")
+def test_a_container_above_its_memory_says_so(server: ScriptedServer, image: str) -> None:
+    ref = server.run(define(server, image, "head -c 200000000 /dev/zero | tail | wc -c"))
+    if server.outcome(ref) is Outcome.SUCCEEDED:  # `tail` alone was killed, and the pipe's last command did well
+        ref = server.run(define(server, image, "exec tail /dev/zero"))
+    assert server.outcome(ref) is Outcome.OUT_OF_MEMORY
+
+
+def test_cancelling_really_ends_a_container(server: ScriptedServer, agent: AgentProcess, image: str) -> None:
+    ref = server.order(define(server, image, "echo begun; sleep 1001 & sleep 1002"))
+    server.wait(lambda: "begun" in server.text(ref))
+    server.cancel(ref, 0.5)
+    server.wait(lambda: ref in server.finished)
+    assert server.outcome(ref) is Outcome.CANCELLED
+    until(lambda: not containers(agent))
+    until(lambda: not _sleeping())
+
+
+def _sleeping() -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[:1] == [b"sleep"] and words[1:2] in ([b"1001"], [b"1002"]):
+            found.append(str(path))
+    return found
+
+
+@pytest.mark.usefixtures("agent")
+def test_an_image_that_is_nowhere_is_told_before_the_start(server: ScriptedServer) -> None:
+    ref = server.run(server.define(content=Content(image="localhost/there-is-no-such-image:1", commands=("true",))))
+    assert server.outcome(ref) is Outcome.NOT_STARTABLE
+    assert "the image localhost/there-is-no-such-image:1 could not be pulled" in server.error(ref)["message"]
+
+
+def test_containers_of_a_killed_agent_are_removed_by_the_next(image: str, tmp_path: Path) -> None:
+    with ScriptedServer() as server:
+        with running_agent(tmp_path / "agent", server.url, container_engine=ENGINE) as agent:
+            ref = server.order(define(server, image, "echo begun; sleep 1001"))
+            server.wait(lambda: "begun" in server.text(ref))
+            for pid in marked_processes(agent) | {agent.pid}:
+                os.kill(pid, 9)
+            agent.process.wait(10)
+        with running_agent(tmp_path / "agent", server.url, container_engine=ENGINE) as agent:
+            until(lambda: not containers(agent))
+            until(lambda: not _sleeping())
