@@ -35,6 +35,10 @@ _WAIT_SECONDS = Histogram(
 _PREEMPTED = Total("headway_tasks_preempted", "Tasks that made room for others", ["mode"], registry=registry)
 _DELIVERED = Total("headway_webhook_deliveries", "Tries to deliver a message", ["result"], registry=registry)
 _TOP_K = Gauge("headway_top_k", "Most tasks handed out in one round", registry=registry)
+_SHARE = Gauge("headway_fair_share_dominant", "Weighted dominant share of the largest tenants", ["tenant"], registry=registry)
+_JAIN = Gauge("headway_fairness_jain", "Jain's index over tenants that wait", ["class"], registry=registry)
+_UTILISATION = Gauge("headway_fleet_utilisation", "Part of the fleet that is taken, in its scarcest resource", registry=registry)
+_PEAK = Gauge("headway_peak", "1 at peak", registry=registry)
 _MISSED = Total("headway_deadline_missed", "Tasks handed out more than a second after their start_by", ["queue"], registry=registry)
 _PROMOTED = Total("headway_promotions", "Tasks that could wait and became urgent", registry=registry)
 _LEADS = Gauge("headway_leader", "1 when this server leads the duty", ["duty"], registry=registry)
@@ -87,6 +91,20 @@ def planned(count: int, seconds: float, top_k: int) -> None:
 def preempted(modes: Iterable[str]) -> None:
     for mode in modes:
         _PREEMPTED.labels(mode=mode).inc()
+SHARES_SHOWN = 20  # a label for each tenant would grow without bound
+
+
+def fairness(shares: list[tuple[float, str]], jain: dict[str, float], utilisation: float, peak: bool) -> None:
+    _SHARE.clear()
+    for share, tenant in shares[:SHARES_SHOWN]:
+        _SHARE.labels(tenant=tenant).set(share)
+    _JAIN.clear()
+    for name, index in list(jain.items())[:SHARES_SHOWN]:
+        _JAIN.labels(name).set(index)
+    _UTILISATION.set(utilisation)
+    _PEAK.set(int(peak))
+
+
 def missed(queue: str, count: int) -> None:
     _MISSED.labels(queue=queue).inc(count)
 

@@ -12,11 +12,13 @@ from headway.api import (
     content,
     dead,
     events,
+    explain,
     nodes,
     openapi,
     overview,
     predictions,
     problems,
+    queues,
     schedules,
     steering,
     tasks,
@@ -32,6 +34,7 @@ ROUTES = [
     *content.ROUTES,
     *tasks.ROUTES, *steering.ROUTES, *trees.ROUTES, *schedules.ROUTES, *predictions.ROUTES, *nodes.ROUTES, *dead.ROUTES, *events.ROUTES,
     *webhooks.ROUTES, *overview.ROUTES,
+    *queues.ROUTES, *explain.ROUTES,
 ]  # fmt: skip
 
 

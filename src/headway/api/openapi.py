@@ -17,6 +17,7 @@ from headway.api.content import Claim, ClaimView, NewSecret, Pin, PinView, Secre
 from headway.api.dead import Which
 from headway.api.overview import NewKey, NewTenant
 from headway.api.predictions import Asked
+from headway.api.queues import NewQueue, QueueChange
 from headway.api.schedules import Range
 from headway.api.steering import SignalName
 from headway.api.tasks import Edit, WaitFor
@@ -35,9 +36,11 @@ from headway.wire.views import (
     Changed,
     DeadGroup,
     DeliveryView,
+    Explanation,
     FiringView,
     NodeView,
     Page,
+    PeakView,
     PredictionsView,
     Problem,
     QueueView,
@@ -170,7 +173,17 @@ TABLE = (
     Route("post", "/v1/webhooks/{name}/replay", "Send messages again", Changed, body=Replay, tag="webhooks"),
     Route("get", "/v1/webhooks/{name}/deliveries", "Its messages, newest first", list[DeliveryView], tag="webhooks",
           parameters=(("state", {"type": "string", "enum": ["due", "delivered", "dead"]}, ""), ("before", _ID, "page on"))),
-    Route("get", "/v1/queues", "Depth and age of every queue", list[QueueView], tag="seeing"),
+    Route("get", "/v1/tasks/{task_id}/explain", "Why it does not run, and when it will", Explanation),
+    Route("patch", "/v1/tasks/{task_id}", "Change a waiting task in place; any field but after and idempotency_key", TaskView,
+          body=dict[str, Any]),
+    Route("get", "/v1/queues", "Depth, age and rules of every queue", list[QueueView], tag="queues"),
+    Route("post", "/v1/queues", "Add a queue (admin)", QueueView, 201, NewQueue, tag="queues"),
+    Route("get", "/v1/queues/{name}", "One queue", QueueView, tag="queues"),
+    Route("patch", "/v1/queues/{name}", "Change when a queue runs (admin)", QueueView, body=QueueChange, tag="queues"),
+    Route("delete", "/v1/queues/{name}", "Remove a queue no task has named (admin)", Changed, tag="queues"),
+    Route("post", "/v1/queues/{name}/pause", "Hand out nothing of a queue (admin)", QueueView, tag="queues"),
+    Route("post", "/v1/queues/{name}/resume", "Hand out a paused queue's tasks again (admin)", QueueView, tag="queues"),
+    Route("get", "/v1/peaks", "What was put off at peak, and what that saved (admin)", list[PeakView], tag="queues"),
     Route("get", "/v1/stats", "Numbers of now", Stats, tag="seeing"),
     Route("get", "/v1/tiers", "Named bundles of resources", dict[str, ResourcesView], tag="seeing"),
     Route("post", "/v1/nodes/{node}/checkpoints/{task_id}", "An agent saves a packed folder, or says that it is damaged", Saved,

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import secrets
-import time
 
 import msgspec
 from litestar import Response, get, post
 from prometheus_client import generate_latest
 
 from headway import telemetry
+from headway.api.queues import shares_of
 from headway.api.render import resources_view
 from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_of
-from headway.control.core import Core
-from headway.domain.lifecycle import State
 from headway.domain.resources import DIMENSIONS, TIERS
-from headway.domain.task import Category, check_name
+from headway.domain.task import check_name
 from headway.errors import Conflict, InvalidInput, Unavailable
 from headway.store.queries import query
 from headway.version import VERSION
-from headway.wire.views import QueueView, Stats
+from headway.wire.views import Stats
 
-COUNTED = 100_000  # depths above this are shown as this: counting must not cost more than the work
-_WAITING = query("read.waiting_counts")
-_OLDEST = query("read.oldest_ready")
 _DEAD = query("read.dead_count")
 _LEADERS = query("duty.leaders")
 _TENANTS = query("token.tenants")
@@ -41,17 +36,12 @@ class NewKey(msgspec.Struct, forbid_unknown_fields=True):
     name: str = ""
 
 
-@get("/v1/queues")
-async def queues(request: Http) -> Response[bytes]:
-    await caller_of(request, *PEOPLE)
-    return answer((await depths(core_of(request)))[0])
-
-
 @get("/v1/stats")
 async def stats(request: Http) -> Response[bytes]:
-    await caller_of(request, *PEOPLE)
+    caller = await caller_of(request, *PEOPLE)
     core = core_of(request)
-    found, states = await depths(core)
+    found, states = await core.queue_views.look(caller.scope)
+    plan = await core.outlook.read()
     async with core.database.cold() as connection:
         leaders = await connection.fetch(_LEADERS)
         states["failed"] = await connection.fetchval(_DEAD)
@@ -74,6 +64,13 @@ async def stats(request: Http) -> Response[bytes]:
             version=VERSION,
             free_cpus=max(0.0, total - held),
             total_cpus=total,
+            utilisation=plan.utilisation,
+            peak=plan.peak,
+            top_k=plan.top_k,
+            drain_per_s=plan.drain_per_s,
+            promoted=plan.promoted,
+            shares=shares_of(core, plan, caller.scope),
+            jain=plan.jain,
         )
     )
 
@@ -136,7 +133,7 @@ async def metrics(request: Http) -> Response[bytes]:
     """Prometheus text; needs a token like everything that tells about tenants."""
     await caller_of(request)
     core = core_of(request)
-    found, _ = await depths(core)
+    found, _ = await core.queue_views.look(None)
     for queue in found:
         for state in ("ready", "scheduled", "blocked", "running"):
             telemetry.QUEUE_DEPTH.labels(queue=queue.name, state=state).set(getattr(queue, state))
@@ -167,28 +164,4 @@ async def readyz(request: Http) -> Response[bytes]:
     return answer({"status": "ok"})
 
 
-async def depths(core: Core) -> tuple[list[QueueView], dict[str, int]]:
-    """Depth of every category, and the totals by state; looked up at most once a second."""
-    if core.depths is not None and time.monotonic() - core.depths[0] < 1.0:
-        return core.depths[1], dict(core.depths[2])
-    async with core.database.cold() as connection:
-        rows = await connection.fetch(_WAITING, COUNTED)
-        oldest = {row["category"]: row["age"] for row in await connection.fetch(_OLDEST, COUNTED)}
-    by: dict[tuple[int, int], int] = {(row["category"], row["state"]): row["count"] for row in rows}
-    found = [
-        QueueView(
-            category.name.lower(),
-            by[(category, State.READY)],
-            by[(category, State.SCHEDULED)],
-            by[(category, State.BLOCKED)],
-            sum(by[(category, state)] for state in (State.LEASED, State.RUNNING, State.PAUSED)),
-            oldest.get(category),
-        )
-        for category in Category
-    ]
-    states = {state.word: sum(by[(category, state)] for category in Category) for state in State if not state.final}
-    core.depths = (time.monotonic(), found, states)
-    return found, dict(states)
-
-
-ROUTES = [queues, stats, tiers, whoami, list_tenants, add_tenant, add_key, metrics, livez, readyz]
+ROUTES = [stats, tiers, whoami, list_tenants, add_tenant, add_key, metrics, livez, readyz]

@@ -1,4 +1,4 @@
-"""`node`, `queue`, `tier`, `stats`: what there is to run on, and how busy it is."""
+"""`node`, `tier`, `stats`: what there is to run on, and how busy it is."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from urllib.parse import quote
 
 import typer
 
+from headway.cli.queue import queues_table
 from headway.cli.terminal import Terminal, command, fields, group, paint, table
 
 if TYPE_CHECKING:
     from headway.cli.session import Server
-    from headway.wire.views import NodeView, QueueView, ResourcesView, Stats
+    from headway.wire.views import NodeView, PeakView, ResourcesView, Stats
 
 node = group("Nodes: the machines that run tasks.", examples=["headway node ls", "headway node drain big-1"])
-queue = group("Queues: what waits.", examples=["headway queue ls"])
 tier = group("Tiers: names for amounts of resources.", examples=["headway tier ls"])
 app = group("Numbers of now.")
 
@@ -59,19 +59,6 @@ def node_undrain(terminal: Terminal, name: NodeName) -> None:
     _turn(terminal, name, "undrain")
 
 
-@command(queue, "ls", examples=["headway queue ls"])
-def queue_ls(terminal: Terminal) -> None:
-    """List queues: what waits and what runs in each."""
-    from headway.cli.session import talk
-    from headway.wire.views import QueueView
-
-    async def look(server: Server) -> None:
-        queues = await server.get("/v1/queues", list[QueueView])
-        terminal.answer(queues, ids=[one.name for one in queues], table=lambda: queues_table(queues))
-
-    talk(terminal, look)
-
-
 @command(tier, "ls", examples=["headway tier ls"])
 def tier_ls(terminal: Terminal) -> None:
     """List tiers and what they stand for."""
@@ -85,13 +72,22 @@ def tier_ls(terminal: Terminal) -> None:
     talk(terminal, look)
 
 
-@command(app, "stats", examples=["headway stats", "headway stats --json | jq .finished_per_s"])
-def stats(terminal: Terminal) -> None:
+@command(
+    app, "stats", examples=["headway stats", "headway stats --shifted", "headway stats --json | jq .finished_per_s"]
+)
+def stats(
+    terminal: Terminal,
+    shifted: Annotated[bool, typer.Option("--shifted", help="What was put off at peak, and what that saved.")] = False,
+) -> None:
     """Print the numbers of now: states, rates, queues, nodes."""
     from headway.cli.session import talk
-    from headway.wire.views import Stats
+    from headway.wire.views import PeakView, Stats
 
     async def look(server: Server) -> None:
+        if shifted:
+            peaks = await server.get("/v1/peaks", list[PeakView])
+            terminal.answer(peaks, table=lambda: _peaks(peaks))
+            return
         found = await server.get("/v1/stats", Stats)
         terminal.answer(found, table=lambda: _stats(found))
 
@@ -117,24 +113,6 @@ def nodes_table(nodes: list[NodeView]) -> str:
     ]
     header = ("NODE", "STATE", "RUNNING", "CPUS", "MEMORY", "SEEN")
     return table(header, rows, right=("RUNNING", "CPUS", "MEMORY", "SEEN"))
-
-
-def queues_table(queues: list[QueueView]) -> str:
-    from headway.domain.units import duration_text
-
-    rows = [
-        (
-            one.name,
-            one.ready,
-            one.scheduled,
-            one.blocked,
-            one.running,
-            "" if one.oldest_ready_s is None else duration_text(one.oldest_ready_s),
-        )
-        for one in queues
-    ]
-    header = ("QUEUE", "READY", "SCHEDULED", "BLOCKED", "RUNNING", "OLDEST")
-    return table(header, rows, right=header[1:])
 
 
 def _turn(terminal: Terminal, name: str, verb: str) -> None:
@@ -187,9 +165,33 @@ def _stats(found: Stats) -> str:
             ("finished", f"{found.finished_per_s:,.1f}/s"),
             ("nodes", nodes or "none"),
             ("cpus", f"{found.free_cpus:g} of {found.total_cpus:g} free"),
+            ("taken", f"{found.utilisation:.0%} of the fleet, {'peak' if found.peak else 'off-peak'}"),
+            ("handed out", f"at most {found.top_k:,} tasks at once"),
+            ("shares", "  ".join(f"{one.tenant} {one.share:.3f}" for one in found.shares[:5]) or None),
+            ("fairness", "  ".join(f"{name} {index:.3f}" for name, index in found.jain.items()) or None),
             ("servers", found.servers),
             ("duties", leaders),
             ("version", found.version),
         ]
     )
     return f"{head}\n\n{queues_table(found.queues)}"
+
+
+def _peaks(peaks: list[PeakView]) -> str:
+    from headway.cli.moments import took, when
+
+    if not peaks:
+        return "no peak in the last 30 days"
+    rows = [
+        (
+            when(one.began_at),
+            took(one.began_at, one.ended_at) if one.ended_at else "goes on",
+            f"{one.utilisation:.0%}",
+            one.held_tasks,
+            f"{one.held_cpus:g} of {one.capacity_cpus:g}",
+            f"{one.held_cpu_seconds / 3600:.1f} h",
+        )
+        for one in peaks
+    ]
+    header = ("PEAK", "LASTED", "HIGHEST", "TASKS PUT OFF", "CPUS SAVED", "CPU TIME SHIFTED")
+    return table(header, rows, right=header[1:])

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.fleet import nodes_table, queues_table
+from headway.cli.fleet import nodes_table
 from headway.cli.progress import bar, progress_text
+from headway.cli.queue import queues_table
 from headway.cli.terminal import Terminal, command, group, paint, table
 
 if TYPE_CHECKING:

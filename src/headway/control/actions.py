@@ -135,7 +135,7 @@ def edit_definition(old: Definition, changes: dict[str, Any], terms: Terms) -> D
     for field in changes:
         if field not in allowed:
             raise InvalidInput(
-                f"edit: {field!r} cannot be changed on a dead letter",
+                f"edit: {field!r} cannot be changed here",
                 field=f"edit.{field}",
                 hint=f"one of {', '.join(sorted(allowed))}",
             )

@@ -41,3 +41,6 @@ class Clock:
 
     def now(self) -> datetime.datetime:
         return datetime.datetime.fromtimestamp(self.now_us() / 1_000_000, datetime.UTC)
+
+    def later(self, seconds: float) -> datetime.datetime:
+        return self.now() + datetime.timedelta(seconds=seconds)

@@ -31,6 +31,8 @@ class Conditions:
     peak: bool = False
     lead_s: float = 2.0
     drain_per_s: float = 0.0
+    top_k: int = 0
+    handed: Counter[int] = field(default_factory=Counter)  # by tenant: tasks handed out since somebody last looked
     missed: Counter[str] = field(default_factory=Counter)  # by queue: handed out after start_by
     now: datetime.datetime = BEGINNING[0]
     _urgent: float = -math.inf  # when an urgent task came last
@@ -87,6 +89,7 @@ class Conditions:
         self.peak = self.peak or peaked
         late = self.now - MISSED_BY
         for placed in plan:
+            self.handed[placed.group[0]] += len(placed.keys)
             if placed.keys[0][0] < late:
                 count = sum(1 for key in placed.keys if key[0] < late)
                 queue = self.definitions.rules.get(placed.group[1], _DEFAULT).queue

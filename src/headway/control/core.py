@@ -16,6 +16,7 @@ from headway.control.admission import Admission
 from headway.control.allowances import Allowances
 from headway.control.archivist import Archivist, ensure_partitions
 from headway.control.bus import Bus
+from headway.control.changing import Changing
 from headway.control.checkpoints import Checkpoints
 from headway.control.clock import Clock
 from headway.control.contents import Contents
@@ -26,6 +27,7 @@ from headway.control.draft import Drafts
 from headway.control.duties import Loop
 from headway.control.exchanges import Exchanges
 from headway.control.expanding import Expander
+from headway.control.explaining import Explaining
 from headway.control.express import Express
 from headway.control.feasibility import Feasibility
 from headway.control.firing import Firing
@@ -35,10 +37,12 @@ from headway.control.identity import IdSource
 from headway.control.leader import Leader
 from headway.control.notifier import Notifier
 from headway.control.once import Once
+from headway.control.outlook import Outlook
 from headway.control.planner import Planner
 from headway.control.predictions import Predictions, Sampler
 from headway.control.preemption import Preemption
 from headway.control.queues import Queues
+from headway.control.queueviews import QueueViews
 from headway.control.rates import Rates
 from headway.control.reaper import Reaper
 from headway.control.reports import ReportDesk
@@ -107,6 +111,8 @@ class Core:
             clock,
             lambda nodes: self.notifier.orders(nodes),
         )
+        self.outlook = Outlook(database, self.leader, self.planner, clock)
+        self.queue_views = QueueViews(database, clock, self.definitions, self.queues, self.outlook)
         self.notifier = Notifier(database, holder, bus, self.planner, self.exchanges, self.tenants)
         self.allowances = Allowances(database, self.tenants, holder)
         self.admission = Admission(
@@ -122,6 +128,8 @@ class Core:
         self.actions = Actions(database, self.definitions, self.fleet, self.tenants, bus)
         self.streams = Streams(database, self.drafts, self.fleet, self.ids, clock, bus, self.allowances)
         self.trees = TreeActions(database, self.actions, bus)
+        self.changing = Changing(database, self.definitions, self.tenants, self.fleet, bus)
+        self.explaining = Explaining(database, clock, self.definitions, self.queues, self.fleet, self.planner, self.outlook)
         self.steering = Steering(database, bus)
         self.preemption = Preemption(database, self.leader, self.planner, self.definitions, bus, clock)
         allowed = webhook.networks(settings.webhook_networks)
@@ -142,7 +150,6 @@ class Core:
         self.archivist = Archivist(database, self.leader, clock, settings.retention_days)
         self.servers: list[dict[str, Any]] = []
         self.rates = Rates()
-        self.depths: tuple[float, Any, dict[str, int]] | None = None  # what /v1/queues last counted
         self.ready = False
         self._tasks: list[asyncio.Task[None]] = []
         self._last_beat = 0.0
@@ -172,6 +179,8 @@ class Core:
             self.admission.run, self.desk.run, self.heartbeats.run, self.notifier.run, self.waiting.run, self._beats, planner.run,
             timekeeper.run, firing.run, feasibility.run, preemption.run, Loop("reaper", self.leader, self.reaper.run_once).run,
             self.allowances.run, dispatcher.run, self.deliveries.run,
+            timekeeper.run, firing.run, preemption.run, Loop("planner", self.leader, self.outlook.run_once).run,
+            self.allowances.run, Loop("reaper", self.leader, self.reaper.run_once).run,
             Loop("archivist", self.leader, self.archivist.run_once).run,
         ]  # fmt: skip
         self._tasks = [asyncio.ensure_future(_forever(loop)) for loop in loops]

@@ -40,6 +40,7 @@ class Notifier:
     _finished: dict[int, int] = field(default_factory=dict)  # by node
     _returned: set[int] = field(default_factory=set)
     _orders: set[int] = field(default_factory=set)
+    _changed: set[Group] = field(default_factory=set)
     _cancels: list[tuple[int, int, int]] = field(default_factory=list)
     _flags: set[str] = field(default_factory=set)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -56,6 +57,8 @@ class Notifier:
         self.bus.on_ended.append(lambda _: self._flag("ended"))
         self.bus.on_scheduled.append(lambda: self._flag("scheduled"))
         self.bus.on_fleet.append(lambda: self._flag("fleet"))
+        self.bus.on_changed.append(self._on_changed)
+        self.bus.on_queues.append(lambda: self._flag("queues"))
         self.bus.on_tenants.append(lambda: self._flag("tenants"))
 
     # What happened here
@@ -80,6 +83,11 @@ class Notifier:
     def _on_returned(self, room: Freed) -> None:
         if self.others:
             self._returned.update(node for node, _, _ in room)
+            self._wake.set()
+
+    def _on_changed(self, groups: list[Group]) -> None:
+        if self.others:
+            self._changed.update(groups)
             self._wake.set()
 
     def _on_cancel(self, attempts: list[tuple[int, int, int]]) -> None:
@@ -127,6 +135,7 @@ class Notifier:
             ("finished", self._finished.items()),
             ("returned", self._returned),
             ("orders", self._orders),
+            ("changed", self._changed),
             ("flags", self._flags),
         ):
             if value:
@@ -134,6 +143,7 @@ class Notifier:
         if self._cancels:
             message["cancels"] = self._cancels
         self._ready, self._finished, self._returned, self._orders, self._cancels, self._flags = {}, {}, set(), set(), [], set()
+        self._changed = set()
         if message:
             await self._notify(message)
 
@@ -152,6 +162,7 @@ class Notifier:
         for tenant, shape, start_by, cap_ms, task in message.get("ready", ()):
             moment = datetime.datetime.fromtimestamp(start_by, datetime.UTC) - datetime.timedelta(milliseconds=1)
             self.planner.heard_ready((tenant, shape), (moment, cap_ms, task))
+        self.planner.changed([(tenant, shape) for tenant, shape in message.get("changed", ())])
         self.planner.heard_room(dict(message.get("finished", ())), message.get("returned", []))
         self.exchanges.sessions.cancel([(n, t, a) for n, t, a in message.get("cancels", ())])
         orders = message.get("orders", [])
@@ -166,6 +177,8 @@ class Notifier:
             self.planner.rescan()
         if "fleet" in flags:
             telemetry.background(self.exchanges.refresh_fleet())
+        if "queues" in flags:
+            telemetry.background(self._refresh_queues())
         if "tenants" in flags:
             telemetry.background(self._refresh_tenants())
         if "answered" in flags:
@@ -175,6 +188,9 @@ class Notifier:
         if "ended" in flags or "rescan" in flags:
             for tell in self.bus.on_remote:
                 tell()
+
+    async def _refresh_queues(self) -> None:
+        await self.planner.definitions.queues.refresh()
 
     async def _refresh_tenants(self) -> None:
         await self.tenants.refresh()

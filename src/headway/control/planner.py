@@ -68,7 +68,7 @@ class Planner:
     _followed: object = None  # the fleet as it was when the rooms were last compared with it
 
     def __post_init__(self) -> None:
-        self.board = Board(self.definitions.shapes, self._claim_of)
+        self.board = Board(self.definitions.shapes, self.claim_of)
         self.conditions = Conditions(self.board, self.definitions)
         self.bus.on_ready.append(self.ready)
         self.bus.on_freed.append(self.freed)
@@ -82,7 +82,7 @@ class Planner:
     def rooms(self) -> Rooms:
         return self.board.rooms
 
-    def _claim_of(self, tenant: int) -> Claim:
+    def claim_of(self, tenant: int) -> Claim:
         paid = self.tenants.get(tenant)
         cpus = None if paid.max_cpus is None else round(paid.max_cpus * 1000)
         limits = tuple((i, limit) for i, limit in enumerate((cpus, paid.max_memory)) if limit is not None)
@@ -260,6 +260,7 @@ class Planner:
         most = top_k(
             free=self.board.free_tasks(), drain_per_s=conditions.drain_per_s, horizon_s=LONGEST_HORIZON_S, most=TOP_K
         )
+        conditions.top_k = most
         return Round(most, now + datetime.timedelta(seconds=conditions.lead_s), conditions.gate, conditions.peak, conditions.fill)
 
     def step_down(self) -> None:

@@ -96,6 +96,7 @@ class Event(Enum):
     RELEASE = "release"  # its last dependency ended well
     COME_DUE = "come_due"
     LEASE = "lease"
+    CHANGE = "change"  # a waiting task becomes another one
     START = "start"
     GIVE_BACK = "give_back"  # handed out, not begun, returned: uses no attempt
     PAUSE = "pause"
@@ -131,6 +132,7 @@ TRANSITIONS: dict[Event, Move] = {
     Event.RELEASE: move(State.BLOCKED, to=(State.READY, State.SCHEDULED), because="its last dependency ended"),
     Event.COME_DUE: move(State.SCHEDULED, to=State.READY, because="its time has come"),
     Event.LEASE: move(State.READY, to=State.LEASED, because="the planner found room on a node"),
+    Event.CHANGE: move(*WAITING, to=WAITING, because="somebody changed it while it waited"),
     Event.START: move(State.LEASED, to=State.RUNNING, because="the node began it"),
     Event.GIVE_BACK: move(State.LEASED, to=(State.READY, State.PAUSED), because="the node did not begin it"),
     Event.PAUSE: move(

@@ -8,7 +8,9 @@ the front of the order is never read again, because dead index entries pile up t
 from __future__ import annotations
 
 import datetime
+import itertools
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 Group = tuple[int, int]  # (tenant, shape)
@@ -35,6 +37,10 @@ class Head:
 
     def first(self) -> Key | None:
         return self.keys[self.taken] if self.taken < len(self.keys) else None
+
+    def waiting(self) -> Iterator[Key]:
+        """Everything known that has not been handed out, in order."""
+        return itertools.islice(self.keys, self.taken, None)
 
     def add(self, keys: list[Key]) -> None:
         """Tasks that became ready, in order. They are kept only when nothing unknown can lie before them."""

@@ -297,7 +297,7 @@ class NodeView(msgspec.Struct):
 
 
 class QueueView(msgspec.Struct):
-    """The waiting and running tasks of one category."""
+    """A queue: its tasks and its rules. Those of delayable and periodic that are due are shown in urgent."""
 
     name: str
     ready: int
@@ -305,6 +305,75 @@ class QueueView(msgspec.Struct):
     blocked: int
     running: int
     oldest_ready_s: float | None
+    due: int = 0  # of the ready ones: their start_by is near or past
+    missed: int = 0  # handed out more than a second after their start_by
+    state: str = "open"  # open | paused | closed
+    reason: str = ""  # why it is closed
+    runs: str = "always"
+    hours: list[str] = []
+    timezone: str = "UTC"
+
+
+class ShareView(msgspec.Struct):
+    """What a tenant holds of the fleet: the largest part of any resource, divided by its weight, over about a minute."""
+
+    tenant: str
+    share: float
+    waits: bool = False
+
+
+class PeakView(msgspec.Struct):
+    """One time of peak, and what was put off: at one moment `held_cpus` more would have been needed to start it all at once."""
+
+    began_at: datetime.datetime
+    ended_at: datetime.datetime | None
+    utilisation: float
+    capacity_cpus: float
+    held_tasks: int
+    held_cpus: float
+    held_cpu_seconds: float
+
+
+class Reason(msgspec.Struct):
+    """One reason why a task does not run, and what would remove it."""
+
+    code: str
+    text: str
+    remedy: str = ""
+    until: datetime.datetime | None = None
+
+
+class Estimate(msgspec.Struct):
+    """When it will probably start; nine times in ten between `low` and `high`."""
+
+    at: datetime.datetime
+    low: datetime.datetime
+    high: datetime.datetime
+
+
+class OrderView(msgspec.Struct):
+    """A ready task's place and what decides it, in the order in which it counts."""
+
+    ahead: int  # of its tenant's own tasks; at most 10,000 are counted
+    due: bool  # its start_by is near or past
+    entitled: bool  # its tenant holds less than its part of the fleet
+    share: float
+    level: float  # the share everyone who waits could have
+    tenants_before: int  # tenants that wait and hold less
+    start_by: datetime.datetime
+    execution_cap_s: float
+
+
+class Explanation(msgspec.Struct):
+    """Why a task is where it is (E8)."""
+
+    id: str
+    state: str
+    summary: str
+    reasons: list[Reason] = []
+    order: OrderView | None = None
+    estimate: Estimate | None = None
+    spent: dict[str, float] = {}  # seconds, by what it did
 
 
 class DeadGroup(msgspec.Struct):
@@ -333,6 +402,13 @@ class Stats(msgspec.Struct):
     version: str
     free_cpus: float = 0.0
     total_cpus: float = 0.0
+    utilisation: float = 0.0
+    peak: bool = False
+    top_k: int = 0  # most tasks handed out in one round
+    drain_per_s: float = 0.0
+    promoted: int = 0
+    shares: list[ShareView] = []  # the largest; a tenant sees its own
+    jain: dict[str, float] = {}  # by cost class
 
 
 class EventView(msgspec.Struct):

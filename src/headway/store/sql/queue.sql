@@ -50,10 +50,14 @@ on conflict (began_at) do update set ended_at = excluded.ended_at, utilisation =
 select began_at, ended_at, utilisation, capacity, held_tasks, held_cpus, held_seconds from peak
 where began_at > clock_timestamp() - $1 * interval '1 second' order by began_at desc limit $2;
 
--- name: usage
--- Attempts that are held, by tenant and shape: as many rows as the fleet has room for are looked at.
-select tenant, shape, count(*)::int as count from task where state in (3, 4, 5) and node is not null
-    and ($1::int is null or tenant = $1) group by tenant, shape;
+-- name: held
+-- Tasks that were handed out, by shape and state: as many rows as the fleet has room for are looked at.
+select shape, state, count(*)::int as count from task where state in (3, 4, 5) and ($1::int is null or tenant = $1)
+group by shape, state;
+
+-- name: held_by_tenant
+-- What a tenant holds.
+select shape, count(*)::int as count from task where state in (3, 4, 5) and node is not null and tenant = $1 group by shape;
 
 -- name: depths
 -- Ready tasks of each group (of a tenant, or of all): a loose scan over at most $2 groups, each counted up to $3 by the ready index alone.

@@ -24,18 +24,6 @@ select id from dead_letter where id = any ($1::bigint[]) and ($2::int is null or
 select attempt, outcome, node, leased_at, started_at, ended_at, exit_code, error, cpu_ms, max_memory from attempt where task = $1
 order by attempt;
 
--- name: waiting_counts
--- Depths for queues and metrics, bounded: a state with more than $1 tasks is reported as $1.
-select s.state, c.category, (
-    select count(*)::int from (select 1 from task where state = s.state and category = c.category limit $1) x
-) as count
-from (values (0), (1), (2), (3), (4), (5)) s (state) cross join (values (0), (1), (2)) c (category);
-
--- name: oldest_ready
-select category, extract(epoch from clock_timestamp() - min(eligible_at))::float8 as age from (
-    select category, eligible_at from task where state = 2 limit $1
-) t group by category;
-
 -- name: dead_count
 select count(*)::int from dead_letter;
 

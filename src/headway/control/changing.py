@@ -1,0 +1,110 @@
+"""A waiting task is changed in place (F5): same id, same fence, same dependencies; everything else of it may become another."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from headway.control.actions import edit_definition
+from headway.control.bus import Bus
+from headway.control.definitions import Definitions, Interned
+from headway.control.draft import check_input
+from headway.control.fleet import Fleet
+from headway.control.tenants import Tenants
+from headway.domain.lifecycle import State
+from headway.domain.task import at_seconds, check_labels, check_name
+from headway.errors import Conflict, InvalidInput, NotFound
+from headway.store.database import Connection, Database
+from headway.store.queries import query
+
+_LOCK = query("explain.lock")
+_CHANGE = query("explain.change")
+_ONE = query("read.one")
+OWN = ("input", "name", "labels", "size", "at")  # of the task itself; the rest is of its definition
+
+
+@dataclass
+class Changing:
+    database: Database
+    definitions: Definitions
+    tenants: Tenants
+    fleet: Fleet
+    bus: Bus
+
+    async def change(self, task: int, tenant: int | None, edit: dict[str, Any]) -> None:
+        """Change some fields of a waiting task, or refuse: all of it or nothing."""
+        if not edit:
+            raise InvalidInput("nothing to change", hint="give fields of the task, for example delay_tolerance")
+        own = _own(edit)
+        before = await self._row(task, tenant)
+        new = await self._defined(before, {field: value for field, value in edit.items() if field not in OWN})
+
+        async def work(connection: Connection) -> tuple[Any, Any]:
+            row = await connection.fetchrow(_LOCK, task, tenant)
+            if row is None or row["definition"] != before["definition"]:
+                return row, None
+            return row, await connection.fetchrow(
+                _CHANGE, task, new.id, new.shape, new.cap_ms, new.category, own.get("at"), new.definition.tolerance_ms, own.get("input"),
+                own.get("name"), own.get("labels"), own.get("size"),
+            )  # fmt: skip
+
+        row, changed = await self.database.transact(work)
+        if row is None:
+            word = State((await self._row(task, tenant))["state"]).word
+            raise Conflict(f"task {task} is {word}: only a waiting task can be changed", hint="cancel it, or wait for its end")
+        if changed is None:
+            raise Conflict(f"task {task} was changed by somebody else at the same time", hint="look at it and try again")
+        self.bus.changed([(row["tenant"], row["shape"])])
+        if changed["state"] == State.READY:
+            key = (changed["start_by"], changed["cap_ms"], changed["id"])
+            self.bus.ready({(changed["tenant"], changed["shape"]): [key]})
+        self.bus.scheduled()
+
+    async def _defined(self, row: Any, changes: dict[str, Any]) -> Interned:
+        old = (await self.definitions.load([row["definition"]]))[row["definition"]]
+        if not changes:
+            return old
+        if "category" in changes:
+            changes.setdefault("delay_tolerance", None)  # another category's own, unless one was given
+        definition = edit_definition(old.definition, changes, self.tenants.terms(row["tenant"]))
+        interned = await self.definitions.intern(row["tenant"], definition)
+        self.fleet.check_satisfiable([interned])
+        return interned
+
+    async def _row(self, task: int, tenant: int | None) -> Any:
+        async with self.database.cold() as connection:
+            row = await connection.fetchrow(_ONE, [task], tenant)
+        if row is None:
+            raise NotFound(f"there is no task {task}")
+        return row
+
+
+def _own(edit: dict[str, Any]) -> dict[str, Any]:
+    """The task's own fields as values of its row, checked like those of a new one."""
+    found: dict[str, Any] = {}
+    if "input" in edit:
+        found["input"] = check_input(msgspec.json.encode(edit["input"]))
+    if "name" in edit:
+        check_name(_typed(edit, "name", str))
+        found["name"] = edit["name"]
+    if "labels" in edit:
+        labels = _typed(edit, "labels", dict[str, str])
+        check_labels(labels)
+        found["labels"] = msgspec.json.encode(labels).decode()
+    if "size" in edit:
+        found["size"] = _typed(edit, "size", float)
+        if not 0 <= found["size"] < 1e300:
+            raise InvalidInput(f"size: {found['size']} is out of range", field="size")
+    if "at" in edit:
+        found["at"] = datetime.datetime.fromtimestamp(at_seconds(_typed(edit, "at", str | float)), datetime.UTC)
+    return found
+
+
+def _typed(edit: dict[str, Any], field: str, kind: Any) -> Any:
+    try:
+        return msgspec.convert(edit[field], kind)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"{field}: {error}", field=field) from None

@@ -1,0 +1,158 @@
+"""Gathers what policy.explain judges: the task's row, its queue, its tenant's shares and quotas, every node's room (E8).
+
+Works on any server: what only the leading planner knows, it publishes (see control.outlook).
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from typing import Any
+
+from headway.control.clock import Clock
+from headway.control.definitions import Definitions
+from headway.control.fleet import Fleet
+from headway.control.outlook import Outlook, PlanState
+from headway.control.planner import Planner
+from headway.control.queues import Queues
+from headway.domain.identity import ms_of
+from headway.domain.lifecycle import State
+from headway.policy.explain import Answer, Facts, explain, spent
+from headway.policy.fairness import over_quota
+from headway.policy.peak import judge
+from headway.policy.room import NodeRoom, Refusal, need_of, refuse
+from headway.store.database import Connection, Database
+from headway.store.queries import query
+from headway.wire.views import Estimate, Explanation, OrderView, Reason
+
+COUNTED = 10_000
+_AHEAD = query("explain.ahead")
+_BLOCKERS = query("explain.blockers")
+_ALLOCATED = query("task.allocated")
+_HELD = query("queue.held_by_tenant")
+_ATTEMPTS = query("read.attempts")
+
+
+@dataclass
+class Explaining:
+    database: Database
+    clock: Clock
+    definitions: Definitions
+    queues: Queues
+    fleet: Fleet
+    planner: Planner
+    outlook: Outlook
+
+    async def explain(self, row: Any) -> Explanation:
+        """Why the task of this row (of the view of all tasks) is where it is."""
+        state = State(row["state"])
+        created = datetime.datetime.fromtimestamp(ms_of(row["id"]) / 1000, datetime.UTC)
+        times = spent(created, row["eligible_at"], row["leased_at"], row["started_at"], row["ended_at"])
+        found = Explanation(str(row["id"]), state.word, "", spent=times)
+        if state in (State.LEASED, State.RUNNING) or state.final:
+            await self._add_attempts(row, found)
+            found.summary = _summary(row, state, times)
+            return found
+        plan = await self.outlook.read()
+        facts = await self._facts(row, state, plan)
+        _fill(found, explain(facts), facts)
+        if state is State.READY:
+            share = plan.tenants[row["tenant"]].share if row["tenant"] in plan.tenants else 0.0
+            found.order = OrderView(
+                facts.ahead, facts.due, facts.entitled, share, plan.level, facts.tenants_before, row["start_by"], row["cap_ms"] / 1000
+            )
+        return found
+
+    async def _facts(self, row: Any, state: State, plan: PlanState) -> Facts:
+        known = await self.definitions.load([row["definition"]])
+        await self.definitions.load_shapes([row["shape"]])
+        asked, rules = known[row["definition"]].definition.resources, self.definitions.rules[row["shape"]]
+        now, tenant = self.clock.now(), row["tenant"]
+        async with self.database.hot() as connection:
+            blockers = await connection.fetch(_BLOCKERS, row["id"], 100) if state is State.BLOCKED else []
+            ahead = 0
+            if state is State.READY:
+                ahead = await connection.fetchval(_AHEAD, tenant, row["start_by"], row["cap_ms"], row["id"], COUNTED)
+            quota = await self._quota(connection, tenant, asked) if state is State.READY else []
+            rooms = await self._rooms(connection) if state is State.READY else []
+        refusals: list[Refusal] = [found for room in rooms if (found := refuse(asked, room)) is not None]
+        own = plan.tenants.get(tenant)
+        share = own.share if own is not None else 0.0
+        return Facts(
+            state=state,
+            now=now,
+            eligible_at=row["eligible_at"],
+            start_by=row["start_by"],
+            asked=asked,
+            verdict=judge(rules, self.queues.get(rules.queue), peak=plan.peak, keep=plan.keep, now=now),
+            quota=quota,
+            refusals=refusals,
+            nodes=len(rooms),
+            ahead=ahead,
+            due=row["start_by"] <= now + datetime.timedelta(seconds=plan.lead_s),
+            entitled=share < plan.level,
+            tenants_before=sum(1 for t, one in plan.tenants.items() if t != tenant and one.waits and one.share < share),
+            rate_per_s=_rate(plan, tenant),
+            lead_s=plan.lead_s,
+            blockers=[(r["id"], r["name"], State(r["state"]).word) for r in blockers],
+            held=row["hold_at"] is not None if "hold_at" in row else False,
+            cancelling=row["cancel_at"] is not None,
+        )
+
+    async def _quota(self, connection: Connection, tenant: int, asked: Any) -> list[str]:
+        claim = self.planner.claim_of(tenant)
+        if claim.max_running is None and not claim.limits:
+            return []
+        rows = await connection.fetch(_HELD, tenant)
+        await self.definitions.load_shapes(row["shape"] for row in rows)
+        amounts = [0] * 6
+        for row in rows:
+            for i, amount in need_of(self.definitions.shapes[row["shape"]]):
+                amounts[i] += amount * row["count"]
+        return over_quota(claim, sum(row["count"] for row in rows), amounts, need_of(asked))
+
+    async def _rooms(self, connection: Connection) -> list[NodeRoom]:
+        """Every node with its room: the planner's own books if we keep them, else counted from the database."""
+        if self.planner.leading_epoch >= 0:
+            return list(self.planner.rooms.values())
+        rooms = {n.id: NodeRoom(n.id, n.name, n.capacity, accepting=n.accepting) for n in self.fleet.nodes.values()}
+        rows = await connection.fetch(_ALLOCATED, list(rooms))
+        await self.definitions.load_shapes(row["shape"] for row in rows)
+        for row in rows:
+            rooms[row["node"]].allocate(need_of(self.definitions.shapes[row["shape"]]), row["count"])
+        return list(rooms.values())
+
+    async def _add_attempts(self, row: Any, found: Explanation) -> None:
+        """The time earlier attempts took."""
+        async with self.database.cold() as connection:
+            earlier = await connection.fetch(_ATTEMPTS, row["id"])
+        spans = [r["ended_at"] - r["started_at"] for r in earlier if r["started_at"] is not None and r["ended_at"] is not None]
+        if spans:
+            found.spent["in earlier attempts"] = sum(span.total_seconds() for span in spans)
+
+
+def _fill(found: Explanation, answer: Answer, facts: Facts) -> None:
+    found.summary = answer.summary
+    found.reasons = [Reason(cause.code, cause.text, cause.remedy, cause.until) for cause in answer.causes]
+    if answer.start is not None:
+        moments = [facts.now + datetime.timedelta(seconds=s) for s in (answer.start.middle, answer.start.low, answer.start.high)]
+        found.estimate = Estimate(*moments)
+
+
+def _rate(plan: PlanState, tenant: int) -> float:
+    """How fast tasks of this tenant are handed out: as measured, or its part of what the fleet ends."""
+    own = plan.tenants.get(tenant)
+    if own is not None and own.rate > 0.001:
+        return own.rate
+    waiting = sum(1 for one in plan.tenants.values() if one.waits)
+    return plan.drain_per_s / max(waiting, 1)
+
+
+def _summary(row: Any, state: State, times: dict[str, float]) -> str:
+    took = ", ".join(f"{seconds:.3g} s {word}" for word, seconds in times.items() if seconds >= 0.0005)
+    where = f" on {row['node_name']}" if row["node_name"] else ""
+    if state is State.LEASED:
+        return f"it was handed to its node{where} and begins there as soon as it can"
+    if state is State.RUNNING:
+        return f"it runs{where}; it took {took}" if took else f"it runs{where}"
+    return f"it has {state.word}; it took {took or 'no time'}"

@@ -1,0 +1,187 @@
+"""Why a task does not run, what would start it, and when it will probably start (E8).
+
+The reasons are the planner's own: policy.peak.judge, policy.fairness.over_quota and policy.room.refuse say the same words to both.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from headway.domain.lifecycle import State
+from headway.domain.resources import Resources, describe
+from headway.policy.peak import OPEN, Verdict
+from headway.policy.placement import Gate
+from headway.policy.room import Refusal
+
+PROMPT_S = 1.0  # with room and nothing in front: a round of planning and the way to the agent
+SPREAD = 2.0  # ends of tasks come in clumps: the interval is that of half as many independent ones
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known about a task that waits."""
+
+    state: State
+    now: datetime.datetime
+    eligible_at: datetime.datetime
+    start_by: datetime.datetime
+    asked: Resources
+    verdict: Verdict = OPEN
+    quota: Sequence[str] = ()
+    refusals: Sequence[Refusal] = ()  # one of each node that does not take it
+    nodes: int = 0
+    ahead: int = 0  # tasks of its tenant that go before it
+    due: bool = False
+    entitled: bool = True
+    tenants_before: int = 0
+    rate_per_s: float = 0.0  # how fast tasks of its tenant are handed out
+    lead_s: float = 2.0
+    blockers: Sequence[tuple[int, str, str]] = ()  # (id, name, state) of what it waits for
+    held: bool = False  # somebody paused it
+    cancelling: bool = False
+
+
+@dataclass(frozen=True)
+class Cause:
+    code: str
+    text: str
+    remedy: str = ""
+    until: datetime.datetime | None = None
+
+
+@dataclass(frozen=True)
+class Start:
+    """Seconds from now, with an interval that should hold nine times in ten."""
+
+    middle: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    summary: str
+    causes: list[Cause] = field(default_factory=list)
+    start: Start | None = None
+
+
+def explain(facts: Facts) -> Answer:
+    """Every reason that keeps a waiting task from running now, the deciding one first."""
+    causes = _causes(facts)
+    start = estimate(facts, causes)
+    if not causes:
+        return Answer("nothing keeps it: the next round of planning hands it out", [], start)
+    return Answer(causes[0].text, causes, start)
+
+
+def _causes(facts: Facts) -> list[Cause]:
+    if facts.cancelling:
+        return [Cause("cancelling", "it is being cancelled")]
+    if facts.held or facts.state is State.PAUSED:
+        return [Cause("paused", "somebody paused it, or it was stopped to make room for another", "headway resume ID")]
+    if facts.state is State.BLOCKED:
+        return _blocked(facts)
+    if facts.state is State.SCHEDULED:
+        return [Cause("scheduled", "its time has not come", "wait, or change `at`", facts.eligible_at)]
+    found = []
+    if facts.verdict.gate is Gate.CLOSED:
+        remedy = "headway queue resume QUEUE" if "paused" in facts.verdict.reason else ""
+        found.append(Cause("queue", facts.verdict.reason, remedy, facts.verdict.until))
+    elif facts.verdict.gate is Gate.DUE and not facts.due:
+        promoted = facts.start_by - datetime.timedelta(seconds=facts.lead_s)
+        found.append(Cause("peak", facts.verdict.reason, "a shorter delay_tolerance, or `off_peak: never`", promoted))
+    if facts.quota:
+        text = f"its tenant is at its quota: {', '.join(facts.quota)}"
+        found.append(Cause("quota", text, "one of its tenant's tasks ends, or the subscription is raised"))
+    if cause := _room(facts):
+        found.append(cause)
+        if facts.ahead or facts.tenants_before:
+            found.append(_order(facts))
+    elif facts.ahead and not found:
+        found.append(_order(facts))
+    return found
+
+
+def _blocked(facts: Facts) -> list[Cause]:
+    return [
+        Cause("dependency", f"waits for task {task} ({name}), which is {state}", f"task {task} ends")
+        for task, name, state in facts.blockers
+    ] or [Cause("dependency", "waits for what must end before it")]
+
+
+def _room(facts: Facts) -> Cause | None:
+    """Why no node takes it, or None when one would."""
+    if facts.nodes == 0:
+        return Cause("no_node", "there is no node", "headway agent starts one")
+    if len(facts.refusals) < facts.nodes:
+        return None
+    possible = [refusal for refusal in facts.refusals if not refusal.ever]
+    counted = Counter(refusal.reason for refusal in (possible or facts.refusals))
+    words = "; ".join(f"{_named(facts.refusals, reason, count)} {reason}" for reason, count in counted.most_common(5))
+    if not possible:
+        return Cause("impossible", f"no node could ever run it: {words}", f"a node with {describe(facts.asked)}")
+    return Cause("room", f"no node has room: {words}", f"{describe(facts.asked)} become free on one of {len(possible)} nodes")
+
+
+def _named(refusals: Sequence[Refusal], reason: str, count: int) -> str:
+    names = [refusal.node for refusal in refusals if refusal.reason == reason]
+    return f"node {names[0]}" if count == 1 else f"{count} nodes ({', '.join(sorted(names)[:3])}{', ...' if count > 3 else ''})"
+
+
+def _order(facts: Facts) -> Cause:
+    parts = []
+    if facts.ahead:
+        parts.append(f"{facts.ahead} of its tenant's tasks start by an earlier time")
+    if facts.tenants_before:
+        parts.append(f"{facts.tenants_before} waiting tenants hold a smaller share of the fleet")
+    return Cause("order", " and ".join(parts), "an earlier start_by: a shorter delay_tolerance")
+
+
+def estimate(facts: Facts, causes: Sequence[Cause]) -> Start | None:
+    """When it will probably start: tasks of its tenant are handed out at some rate, and it is the (ahead + 1)-th of them."""
+    if any(cause.code in ("paused", "cancelling", "impossible", "no_node", "dependency") for cause in causes):
+        return None
+    wait = 0.0
+    for cause in causes:
+        if cause.code in ("queue", "scheduled", "peak"):
+            if cause.until is None:
+                return None
+            wait = max(wait, (cause.until - facts.now).total_seconds())
+    if not any(cause.code in ("room", "order", "quota") for cause in causes):
+        return Start(wait + PROMPT_S / 2, wait, wait + PROMPT_S)
+    if facts.rate_per_s <= 0:
+        return None
+    low, middle, high = (gamma(facts.ahead + 1, z, SPREAD) / facts.rate_per_s for z in (-1.645, 0.0, 1.645))
+    return Start(wait + middle, wait + low, wait + high + PROMPT_S)
+
+
+def gamma(count: int, z: float, spread: float = 1.0) -> float:
+    """How many mean gaps pass until the `count`-th of events that come by chance, at `z` standard deviations (Wilson and Hilferty)."""
+    shape = max(count / spread, 0.3)
+    root = 1 - 1 / (9 * shape) + z * math.sqrt(1 / (9 * shape))
+    return count * max(root, 0.0) ** 3
+
+
+def spent(
+    created: datetime.datetime,
+    eligible: datetime.datetime,
+    leased: datetime.datetime | None,
+    started: datetime.datetime | None,
+    ended: datetime.datetime | None,
+) -> dict[str, float]:
+    """Where the time of a task went, in seconds, by what it did: only what has happened."""
+    found: dict[str, float] = {}
+    steps = (
+        ("before it could run", created, eligible),
+        ("waiting for room", eligible, leased),
+        ("starting", leased, started),
+        ("running", started, ended),
+    )
+    for word, since, until in steps:
+        if since is not None and until is not None:
+            found[word] = max((until - since).total_seconds(), 0.0)
+    return found

@@ -1,0 +1,35 @@
+-- name: ahead
+-- Ready tasks of a tenant that go before this one, over all its shapes: each is read by the ready index alone, up to $5.
+with recursive found as (
+    (select shape from task where state = 2 and tenant = $1 order by shape limit 1)
+    union all
+    select next.shape from found cross join lateral (
+        select shape from task where state = 2 and tenant = $1 and shape > found.shape order by shape limit 1
+    ) next
+)
+select coalesce(sum((
+    select count(*) from (
+        select 1 from task where state = 2 and tenant = $1 and shape = f.shape and (start_by, cap_ms, id) < ($2, $3, $4) limit $5
+    ) x
+)), 0)::int from found f;
+
+-- name: blockers
+-- What a blocked task still waits for.
+select t.id, coalesce(t.name, d.name) as name, t.state
+from edge e join task t on t.id = e.upstream join definition d on d.id = t.definition
+where e.downstream = $1 order by t.id limit $2;
+
+-- name: lock
+-- A waiting task of a tenant, to be changed in place.
+select id, tenant, state, definition, shape, start_by, eligible_at, cap_ms, category, attempt, name, labels, size
+from task where id = $1 and ($2::int is null or tenant = $2) and state in (0, 1, 2) for update;
+
+-- name: change
+-- A waiting task becomes another one under the same id; its fence stays. Its tolerance counts from the moment it could run.
+-- event: change
+update task set definition = $2, shape = $3, cap_ms = $4, category = $5,
+    eligible_at = coalesce($6, eligible_at), start_by = coalesce($6, eligible_at) + $7 * interval '1 millisecond',
+    input = coalesce($8, input), name = coalesce($9, name), labels = coalesce($10::jsonb, labels), size = coalesce($11, size),
+    state = case when state = 0 then 0 when coalesce($6, eligible_at) > clock_timestamp() then 1 else 2 end
+where id = $1 and state in (0, 1, 2)
+returning id, tenant, shape, start_by, cap_ms, state;
