@@ -33,6 +33,12 @@ MAY = {  # whom a route serves; people when it is not named here
     ("get", "/v1/tenants"): {"admin"},
     ("post", "/v1/tenants"): {"admin"},
     ("post", "/v1/keys"): {"admin"},
+    ("post", "/v1/queues"): {"admin"},
+    ("patch", "/v1/queues/{name}"): {"admin"},
+    ("delete", "/v1/queues/{name}"): {"admin"},
+    ("post", "/v1/queues/{name}/pause"): {"admin"},
+    ("post", "/v1/queues/{name}/resume"): {"admin"},
+    ("get", "/v1/peaks"): {"admin"},
     ("get", "/v1/whoami"): EVERYBODY,
     ("get", "/metrics"): EVERYBODY,
 }

@@ -20,7 +20,10 @@ Edit = Annotated[str | None, typer.Option("--edit", help="Change several: a JSON
 
 @command(app, "explain", examples=["headway explain 1234567890123456789", "headway explain 1234567890123456789 --json"])
 def explain(terminal: Terminal, task: Annotated[str, typer.Argument(metavar="ID")]) -> None:
-    """Say why a task does not run, what would start it, and when it will; of an ended one, where its time went."""
+    """Say why a task does not run, and when it will.
+
+    Of an ended one, where its time went.
+    """
     from headway.cli.session import talk, task_path
     from headway.wire.views import Explanation
 

@@ -86,10 +86,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "wait": Entry("outcome:app", "Wait for tasks to end; returns the first exit code that is not 0."),
         "result": Entry("outcome:app", "Print the result of a task as JSON; with --timeout, wait for it."),
         "events": Entry("webhook:watch", "Print what happened to tasks, or what happens."),
-        "explain": Entry(
-            "explain:app",
-            "Say why a task does not run, what would start it, and when it will; of an ended one, where its time went.",
-        ),
+        "explain": Entry("explain:app", "Say why a task does not run, and when it will."),
         "top": Entry("top:app", "Watch rates, queues, nodes and running tasks live."),
         "stats": Entry("fleet:app", "Print the numbers of now: states, rates, queues, nodes."),
     },

@@ -36,10 +36,10 @@ class Changing:
 
     async def change(self, task: int, tenant: int | None, edit: dict[str, Any]) -> None:
         """Change some fields of a waiting task, or refuse: all of it or nothing."""
+        before = await self._row(task, tenant)
         if not edit:
             raise InvalidInput("nothing to change", hint="give fields of the task, for example delay_tolerance")
         own = _own(edit)
-        before = await self._row(task, tenant)
         new = await self._defined(before, {field: value for field, value in edit.items() if field not in OWN})
 
         async def work(connection: Connection) -> tuple[Any, Any]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from headway import telemetry
 from headway.control.definitions import Definitions
 from headway.domain.queues import Rules
-from headway.policy.order import BEGINNING
+from headway.policy.order import BEGINNING, Group
 from headway.policy.peak import BEGINS, KEEP_S, Verdict, is_peak, judge
 from headway.policy.placement import Board, Gate, Placed
 from headway.policy.promotion import lead
@@ -40,9 +40,9 @@ class Conditions:
     _counted: float = field(default_factory=time.monotonic)
     _verdicts: dict[tuple[int, bool], Verdict] = field(default_factory=dict)
 
-    def came(self, shape: int) -> None:
-        """Tasks of this shape have become ready."""
-        if self.definitions.rules.get(shape, _DEFAULT).urgent:
+    def came(self, group: Group) -> None:
+        """Tasks of this group have become ready. Room is not kept for a tenant that has more than its part already."""
+        if self.definitions.rules.get(group[1], _DEFAULT).urgent and self.board.usage.is_entitled(group[0]):
             self._urgent = time.monotonic()
 
     def drained(self, count: int) -> None:

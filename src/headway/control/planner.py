@@ -100,7 +100,7 @@ class Planner:
         for group, keys in tasks.items():
             self.board.head(group).add(keys)
             self.board.touched(group)
-            self.conditions.came(group[1])
+            self.conditions.came(group)
         self.wake.set()
 
     def freed(self, room: Freed) -> None:
@@ -157,7 +157,7 @@ class Planner:
         if self._epoch >= 0:
             self.board.head(group).look_again_from(before)
             self.board.touched(group)
-            self.conditions.came(group[1])
+            self.conditions.came(group)
             self.wake.set()
 
     def changed(self, groups: list[Group]) -> None:
@@ -182,8 +182,8 @@ class Planner:
             return None
         if any(shape not in self.definitions.shapes for _, shape in tasks):
             return None
-        for _, shape in tasks:
-            self.conditions.came(shape)
+        for group in tasks:
+            self.conditions.came(group)
         plan = self.board.fit(tasks, self._round())
         if plan is None:
             return None
@@ -214,7 +214,8 @@ class Planner:
             first = head.first()
             if first is None or first[0] > before or self.conditions.gate(shape, self.conditions.peak) is Gate.CLOSED:
                 continue
-            if self.board.usage.allowance(tenant, self.rooms.need(shape), 1):
+            usage = self.board.usage  # nobody stops others' tasks for more than its part of the fleet
+            if usage.is_entitled(tenant) and usage.allowance(tenant, self.rooms.need(shape), 1):
                 found.append(((tenant, shape), first))
         return sorted(found, key=lambda late: late[1])[:most]
 
@@ -295,7 +296,8 @@ class Planner:
             if not len(head):
                 head.rescan()
                 self.board.touched(group)
-        for group in [g for g, head in self.board.heads.items() if g not in found and not len(head)]:
+        # A head that is still to be read may have been told of its tasks while we looked.
+        for group in [g for g, head in self.board.heads.items() if g not in found and not len(head) and not head.more]:
             self.board.forget(group)
 
     def _follow_fleet(self) -> None:

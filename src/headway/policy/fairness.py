@@ -92,6 +92,10 @@ class Usage:
         """The share that everyone who wants something could have at the same time: what a tenant is entitled to."""
         return 1.0 / self.weight if self.weight > 0 else 1.0
 
+    def is_entitled(self, tenant: int) -> bool:
+        """Whether it holds less than its part, or has nobody to share with."""
+        return self.share(tenant) < self.level or len(self.tenants) <= 1
+
     def until(self, tenant: int, need: Need, share: float, most: int) -> int:
         """How many more tasks it may get before its share is above `share`: at least one."""
         held = self.tenants.get(tenant) or self._enter(tenant)

@@ -27,9 +27,9 @@ from task where id = $1 and ($2::int is null or tenant = $2) and state in (0, 1,
 -- name: change
 -- A waiting task becomes another one under the same id; its fence stays. Its tolerance counts from the moment it could run.
 -- event: change
-update task set definition = $2, shape = $3, cap_ms = $4, category = $5,
+update task t set definition = $2, shape = $3, cap_ms = $4, category = $5,
     eligible_at = coalesce($6, eligible_at), start_by = coalesce($6, eligible_at) + $7 * interval '1 millisecond',
     input = coalesce($8, input), name = coalesce($9, name), labels = coalesce($10::jsonb, labels), size = coalesce($11, size),
     state = case when state = 0 then 0 when coalesce($6, eligible_at) > clock_timestamp() then 1 else 2 end
-where id = $1 and state in (0, 1, 2)
-returning id, tenant, shape, start_by, cap_ms, state;
+where t.id = $1 and t.state in (0, 1, 2)
+returning t.id, tenant, shape, start_by, cap_ms, state;
