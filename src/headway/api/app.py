@@ -13,6 +13,7 @@ from headway.api import (
     dead,
     events,
     explain,
+    graph,
     nodes,
     openapi,
     overview,
@@ -32,7 +33,8 @@ from headway.errors import HeadwayError
 ROUTES = [
     *checkpoints.ROUTES,
     *content.ROUTES,
-    *tasks.ROUTES, *steering.ROUTES, *trees.ROUTES, *schedules.ROUTES, *predictions.ROUTES, *nodes.ROUTES, *dead.ROUTES, *events.ROUTES,
+    *trees.ROUTES, *graph.ROUTES,
+    *tasks.ROUTES, *steering.ROUTES, *schedules.ROUTES, *predictions.ROUTES, *nodes.ROUTES, *dead.ROUTES, *events.ROUTES,
     *webhooks.ROUTES, *overview.ROUTES,
     *queues.ROUTES, *explain.ROUTES,
 ]  # fmt: skip

@@ -34,10 +34,14 @@ from headway.wire.views import (
     AttemptView,
     Backfilled,
     Changed,
+    CriticalPath,
     DeadGroup,
     DeliveryView,
+    EdgePage,
     Explanation,
     FiringView,
+    LevelPage,
+    NeighbourView,
     NodeView,
     Page,
     PeakView,
@@ -72,6 +76,8 @@ _NUMBER: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1
 _COUNT: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 100}
 _DIGEST: dict[str, Any] = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _DURATION: dict[str, Any] = {"type": "string", "examples": ["30", "1m"]}
+_HOW_MANY: tuple[str, dict[str, Any], str] = ("limit", {"type": "integer", "minimum": 1, "maximum": 1000}, "how many")
+_STEPS: tuple[str, dict[str, Any], str] = ("steps", {"type": "integer", "minimum": 1, "maximum": 1000}, "how far to go, 1 are its own")
 _LIMIT: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": 1000}
 _FILTERS: tuple[Parameter, ...] = (
     ("state", _TEXT, "one or more states, separated by commas"),
@@ -130,10 +136,17 @@ TABLE = (
     Route("post", "/v1/trees/stream", "Submit a tree of any size, one task a line (NDJSON)", AcceptedMany, 201, tag="trees", parameters=(
         ("name", _TEXT, "the tree's name"), ("levels", {"type": "string", "enum": ["eager", "strict"]}, "whether levels are barriers"))),
     Route("get", "/v1/trees", "Trees, newest first", TreePage, tag="trees", parameters=(
-        ("name", _TEXT, "of this name only"), ("limit", {"type": "integer", "minimum": 1, "maximum": 1000}, "how many"),
+        ("name", _TEXT, "of this name only"), _HOW_MANY,
         ("cursor", _TEXT, "`next` of the page before"))),
     Route("get", "/v1/trees/{tree_id}", "A tree with its levels and tasks", TreeView, tag="trees",
           parameters=(("wait", _DURATION, "hold until something changed"), ("seen", _TEXT, "the ETag of the answer before"))),
+    Route("get", "/v1/trees/{tree_id}/levels", "The counters of a tree's levels", LevelPage, tag="trees", parameters=(
+        ("from", {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, "the lowest level to show"), _HOW_MANY)),
+    Route("get", "/v1/trees/{tree_id}/critical-path", "The chain of tasks that decides when the tree ends", CriticalPath, tag="trees"),
+    Route("get", "/v1/trees/{tree_id}/edges", "The edges of a tree", EdgePage, tag="trees",
+          parameters=(_HOW_MANY, ("cursor", _TEXT, "`next` of the page before"))),
+    Route("get", "/v1/tasks/{task_id}/upstream", "What a task waits for", list[NeighbourView], parameters=(_STEPS, _HOW_MANY)),
+    Route("get", "/v1/tasks/{task_id}/downstream", "What waits for a task", list[NeighbourView], parameters=(_STEPS, _HOW_MANY)),
     Route("post", "/v1/trees/{tree_id}/cancel", "Cancel all of a tree", TreeView, tag="trees"),
     Route("post", "/v1/trees/{tree_id}/retry", "Run what failed again, and what was skipped behind it", TreeView, tag="trees"),
     Route("get", "/v1/schedules", "Schedules", SchedulePage, tag="schedules",

@@ -9,6 +9,7 @@ from headway.control.core import Core
 from headway.domain.lifecycle import State
 from headway.errors import NotFound
 from headway.policy import trees as policy
+from headway.store.database import Connection
 from headway.store.queries import query
 from headway.wire.views import LevelView, ProgressView, TreeSummary, TreeTaskView, TreeView
 
@@ -39,15 +40,13 @@ async def tree_view(core: Core, tree: int, tenant: int | None) -> TreeView:
         sums = await connection.fetchrow(_SUMS, tree)
         begun = bool(await connection.fetchval(_BEGUN, tree))
         low = 0 if sums["levels"] <= MAX_LEVELS else max((await connection.fetchval(_LOWEST, tree)) - 5, 0)
-        levels = await connection.fetch(_LEVELS, tree, low, MAX_LEVELS)
-        earlier = await connection.fetch(_EARLIER, row["tenant"], row["name"], tree, low, MAX_LEVELS)
+        shown = await _levels(core, connection, row, low, MAX_LEVELS)
         tasks = await connection.fetch(_TASKS, tree, MAX_SHOWN)
         progress = {
             p["task"]: ProgressView(p["done"], p["total"], p["text"])
             for p in await connection.fetch(_PROGRESS, [t["id"] for t in tasks])
         }
     total = sums_of(sums)
-    shown = _levels(core, levels, earlier)
     left = total.total - total.ended
     return TreeView(
         id=str(tree),
@@ -76,7 +75,15 @@ async def tree_view(core: Core, tree: int, tenant: int | None) -> TreeView:
     )
 
 
-def _levels(core: Core, rows: list[Any], earlier: list[Any]) -> list[LevelView]:
+async def level_views(core: Core, tree: Any, first: int, limit: int) -> list[LevelView]:
+    """The counters of a tree's levels from one up."""
+    async with core.database.cold() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
+        return await _levels(core, connection, tree, first, limit)
+
+
+async def _levels(core: Core, connection: Connection, tree: Any, first: int, limit: int) -> list[LevelView]:
+    rows = await connection.fetch(_LEVELS, tree["id"], first, limit)
+    earlier = await connection.fetch(_EARLIER, tree["tenant"], tree["name"], tree["id"], first, limit)
     before = {row["level"]: _known(row, 0) for row in earlier}
     ends = policy.expected_ends(
         [_known(row, row["left"]) for row in rows], [before.get(row["level"]) for row in rows], core.clock.now()

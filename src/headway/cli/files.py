@@ -35,7 +35,7 @@ def validate(terminal: Terminal, file: File, param: Params = None) -> None:
     "plan",
     examples=[
         "headway plan nightly.yaml",
-        "headway plan nightly.yaml --as mermaid",
+        "headway plan nightly.yaml --format mermaid",
         "headway plan nightly.yaml --json",
     ],
 )
@@ -43,7 +43,7 @@ def plan(
     terminal: Terminal,
     file: File,
     param: Params = None,
-    drawing: Annotated[str, typer.Option("--as", help="text, mermaid or dot.")] = "text",
+    drawing: Annotated[str, typer.Option("--format", "--as", help="text, mermaid or dot.")] = "text",
 ) -> None:
     """Show how a file's tasks would run: levels and critical path."""
     import headway.treefile.drawing as draw
@@ -51,7 +51,7 @@ def plan(
 
     kinds = {"text": draw.text, "mermaid": draw.mermaid, "dot": draw.dot}
     if drawing not in kinds:
-        raise typer.BadParameter(f"{drawing!r} is not one of {', '.join(kinds)}", param_hint="--as")
+        raise typer.BadParameter(f"{drawing!r} is not one of {', '.join(kinds)}", param_hint="--format")
     found = trees(file, param)
     terminal.answer(
         draw.plan_json(found),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headway.cli.terminal import paint
 
 if TYPE_CHECKING:
-    from headway.wire.views import ProgressView, TaskView, TreeTaskView, TreeView
+    from headway.wire.views import LevelView, ProgressView, TaskView, TreeTaskView, TreeView
 
 MARKS = {
     "succeeded": "✓",
@@ -92,11 +92,18 @@ def tree_lines(tree: TreeView, elapsed: float, height: int) -> list[str]:
     room = len(tree.tasks) + len(tree.levels) + 1 < height
     for level in sorted(tree.levels, key=lambda one: one.level):
         done = level.total - level.left
-        lines.append(f"  level {level.level}  {bar(done, level.total)}  {done}/{level.total}")
+        lines.append(f"  level {level.level}  {bar(done, level.total)}  {done}/{level.total}{_expected(level)}")
         here = [task for task in tree.tasks if task.level == level.level]
         shown = here if room else [task for task in here if task.state in ("running", "failed")][:5]
         lines += [_tree_task(task, width) for task in shown]
     return lines
+
+
+def _expected(level: LevelView) -> str:
+    """When it is expected to end, while it is not over."""
+    if not level.left or level.expected_end_at is None:
+        return ""
+    return f"  until {level.expected_end_at.astimezone():%H:%M:%S}"
 
 
 def _tree_task(task: TreeTaskView, width: int) -> str:

@@ -13,7 +13,7 @@ from headway.cli.terminal import Terminal, command, fields, group, paint, table
 if TYPE_CHECKING:
     from headway.cli.session import Server
     from headway.wire.exchange import Excess
-    from headway.wire.views import AttemptView, Page, TaskView, TreeView
+    from headway.wire.views import AttemptView, LevelView, Page, TaskView, TreeView
 
 app = group("Look at tasks.")
 
@@ -197,14 +197,35 @@ def describe_tree(tree: TreeView) -> str:
     """A tree, for people: its levels, then its tasks."""
     from headway.cli.moments import when
 
-    head = fields([("id", tree.id), ("tree", tree.name), ("state", paint(tree.state)), ("created", when(tree.created_at))])
-    levels = table(("LEVEL", "TASKS", "LEFT"), [(one.level, one.total, one.left) for one in tree.levels])
+    kept = "strict" if tree.strict else ""
+    head = fields([
+        ("id", tree.id), ("tree", tree.name), ("state", paint(tree.state)), ("levels", kept), ("created", when(tree.created_at)),
+        ("ended", when(tree.ended_at)),
+        ("expected", when(tree.expected_end_at)),
+    ])  # fmt: skip
+    levels = table(
+        ("LEVEL", "TASKS", "LEFT", "FAILED", "SKIPPED", "ENDS"),
+        [(one.level, one.total, one.left, one.failed + one.expired, one.skipped + one.spared, _ends(one)) for one in tree.levels],
+    )
+    if tree.height > len(tree.levels):
+        levels += f"\n{len(tree.levels)} of {tree.height} levels; `GET /v1/trees/{tree.id}/levels` has them all"
+    if tree.total > len(tree.tasks):
+        return "\n\n".join([head, levels, f"{tree.total} tasks; `headway ls --tree {tree.id}` lists them"])
     tasks = table(
         ("ID", "STATE", "LEVEL", "NAME"),
         [(task.id, task.state, task.level, task.name) for task in sorted(tree.tasks, key=lambda t: (t.level, t.id))],
         wide="NAME",
     )
     return "\n\n".join([head, levels, tasks])
+
+
+def _ends(level: LevelView) -> str:
+    """When the level ended, or when it is expected to."""
+    from headway.cli.moments import when
+
+    if not level.left:
+        return when(level.ended_at) or ""
+    return f"expected {when(level.expected_end_at)}" if level.expected_end_at else "not known yet"
 
 
 def _resources(task: TaskView) -> str | None:

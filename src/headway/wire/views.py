@@ -179,6 +179,52 @@ class TreeView(msgspec.Struct):
     expected_end_at: datetime.datetime | None = None
 
 
+class NeighbourView(msgspec.Struct):
+    """A task before or behind another: how many steps away, and what kind of edge leads there."""
+
+    id: str
+    name: str
+    state: str
+    steps: int
+    when: str
+    level: int | None = None
+
+
+class EdgeView(msgspec.Struct):
+    upstream: str
+    downstream: str
+    when: str
+
+
+class EdgePage(msgspec.Struct):
+    edges: list[EdgeView]
+    next: str | None = None
+
+
+class LevelPage(msgspec.Struct):
+    levels: list[LevelView]
+    next: str | None = None  # `from` of the next page
+
+
+class PathTaskView(msgspec.Struct):
+    id: str
+    name: str
+    state: str
+    level: int | None
+    started_at: datetime.datetime | None
+    ended_at: datetime.datetime | None
+    run_s: float | None = None
+    waited_s: float | None = None  # for room, after its dependencies were done
+
+
+class CriticalPath(msgspec.Struct):
+    """The chain that decides when a tree ends, first task first."""
+
+    tasks: list[PathTaskView]
+    run_s: float
+    shortened: bool = False  # only the end of a very long one is shown
+
+
 class TreeSummary(msgspec.Struct):
     id: str
     name: str
