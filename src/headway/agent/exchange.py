@@ -313,7 +313,7 @@ class ExchangeSide:
         elif not head.hold or sent - self.renewed > self.terms.hold_s:
             return
         self.lease = max(self.lease, sent + self.terms.fence_s)
-        self.link.send(Lease(self.boot, self.lease, self.terms.task_key))
+        self.link.send(Lease(self.boot, self.lease, self.terms.task_key, self.terms.id))
         self._leased.set()
         if head.drain != self._server_drains:
             self._server_drains = head.drain

@@ -32,6 +32,8 @@ class Executables:
         self._by_pid: dict[int, Process] = {}
         self._by_task: dict[int, Process] = {}
         self._quiet: set[int] = set()  # paused descriptors
+        # Whether the end of a program is told later, and its folder kept until then; set by who knows more (resuming).
+        self.keep: Callable[[Process, Finished], bool] = lambda process, finished: False
         me = os.getpid()
         self._children = os.open(f"/proc/{me}/task/{me}/children", os.O_RDONLY | os.O_CLOEXEC)
 
@@ -41,13 +43,33 @@ class Executables:
 
     def spawn(self, wanted: list[tuple[Order, Definition]]) -> list[Finished]:
         """Start them. Those that could not be started are finished already."""
+        begun: list[tuple[Process, Definition]] = []
+        failed: list[Finished] = []
+        for order, definition in wanted:
+            process, unable = self.begin(order)
+            if unable is None:
+                begun.append((process, definition))
+            else:
+                failed.append(unable)
+        return failed + self.start(begun)
+
+    def begin(self, order: Order) -> tuple[Process, Finished | None]:
+        """An attempt with its folder and without a program; finished already when the node has no folder for it."""
+        capture = Capture(order.id, order.attempt, self._max_output, self._spawner.granted.secrets(order.definition))
+        process = Process(order, "", capture, boottime(), wall_ms())
+        try:
+            process.dir = self._scratch.take()
+        except OSError as error:
+            return process, not_started(process, f"the node could not prepare the task: {error}", wall_ms())
+        return process, None
+
+    def start(self, begun: list[tuple[Process, Definition]]) -> list[Finished]:
+        """Start programs of attempts that have begun, the first or the next. Those that could not be started are finished."""
         prepared: list[tuple[Process, Definition, Launch]] = []
         unable: list[tuple[Process, str]] = []
-        for order, definition in wanted:
-            capture = Capture(order.id, order.attempt, self._max_output, self._spawner.granted.secrets(order.definition))
-            process = Process(order, "", capture, boottime(), wall_ms())
+        for process, definition in begun:
+            process.registered = False
             try:
-                process.dir = self._scratch.take()
                 prepared.append((process, definition, self._spawner.prepare(process, definition)))
             except NotStartable as error:
                 unable.append((process, str(error)))
@@ -61,8 +83,11 @@ class Executables:
                 self._by_pid[process.pid] = self._by_task[process.order.id] = process
         for process, _ in unable:
             process.close()
-            self._leave(process)
+            self.leave(process)
         return [not_started(process, why, wall_ms()) for process, why in unable]
+
+    def running(self) -> list[Process]:
+        return list(self._by_pid.values())
 
     def end(self, task: int, *, force: bool) -> None:
         process = self._by_task.get(task)
@@ -89,7 +114,13 @@ class Executables:
         for process, _, _ in gone:
             del self._by_task[process.order.id]
         self._kill_strays(known)
-        return [self._finish(process, status, usage) for process, status, usage in gone]
+        told: list[Finished] = []
+        for process, status, usage in gone:
+            finished = self._finish(process, status, usage)
+            if not self.keep(process, finished):
+                self.leave(process)
+                told.append(finished)
+        return told
 
     def _finish(self, process: Process, status: int, usage: resource.struct_rusage) -> Finished:
         for stream, fd in process.fds:
@@ -109,10 +140,10 @@ class Executables:
         finished = finish(process, status, now, cpu_ms, _peak(usage))
         if os.WIFSIGNALED(status) and self._spawner.granted.contained(process.order.definition):
             self._spawner.granted.containers.left(process.order)
-        self._leave(process)
         return finished
 
-    def _leave(self, process: Process) -> None:
+    def leave(self, process: Process) -> None:
+        """Give its folder back."""
         if process.dir:
             self._scratch.give_back(process.dir)
 
@@ -183,7 +214,7 @@ class Executables:
         for process in self._by_pid.values():
             self._forget_pipes(process)
             process.close()
-            self._leave(process)
+            self.leave(process)
         self._by_pid.clear()
         self._by_task.clear()
 

@@ -26,6 +26,7 @@ class Terms(msgspec.Struct):
     runner_growth: int = 256 * 2**20
     runner_idle_s: float = 60.0
     paths: list[str] = []
+    max_checkpoint: int = 64 * 2**20
     url: str = ""
     token: str | None = None
     tls_ca: str | None = None
@@ -72,6 +73,7 @@ class Lease(msgspec.Struct, array_like=True, tag="lease"):
     boot: str
     until: float
     task_key: bytes = b""  # what the tokens of its attempts are made with
+    node: int = 0
 
 
 class Answer(msgspec.Struct, array_like=True, tag="answer"):

@@ -77,6 +77,11 @@ class Outbox:
         self._unanswered.append(report)
         return report
 
+    @property
+    def next_number(self) -> int:
+        """Of the report that takes along what was added last."""
+        return self._number + 1
+
     def answered(self, number: int) -> None:
         while self._unanswered and self._unanswered[0].number <= number:
             self._unanswered.popleft()

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from headway.agent import tree
+from headway.agent.carriers import Carriers
 from headway.agent.clock import boottime, wall_ms
 from headway.agent.containers import Containers, engine_words
 from headway.agent.executables import Executables, reap
@@ -50,6 +51,7 @@ from headway.agent.preparations import Preparations
 from headway.agent.prepare import CONTAINERS
 from headway.agent.process import INSTANCE, Spawner, clean_environment
 from headway.agent.reports import Outbox
+from headway.agent.resuming import Resuming
 from headway.agent.runners import Runners
 from headway.agent.scratch import Scratch
 from headway.agent.signals import (
@@ -119,6 +121,10 @@ class Supervisor:
         self.runners = Runners(self.loop, self.outbox, terms, env, self.granted, self.handle)
         self.runners.running_task = self._running_task
         self.tokens = spawner.tokens = self.runners.tokens = Tokens(terms.url, terms.tls_ca)
+        self.carriers = Carriers(terms, setup.work_dir, env)
+        self.resuming = Resuming(
+            self.executables, self.carriers, self.outbox, lambda finished: self.handle(ProcessEnded(finished, boottime()))
+        )
         self.freezer = Freezer()
         self.quitting = False
         self._tick_at = self._restart_at = self._ship_at = self._reap_at = 0.0
@@ -131,14 +137,14 @@ class Supervisor:
             Lease: self._lease,
             Answer: self._answer,
             Lost: self._lost,
-            Reported: lambda message: self.outbox.answered(message.number),
+            Reported: self._reported,
             Drain: lambda message: self.handle(DrainAsked(message.on, boottime())),
             EndAll: lambda message: self.handle(EndAllAsked(message.grace_s, boottime())),
             Quit: lambda message: self._quit(),
         }
         self._hands: dict[type, Callable[[Any], None]] = {
             Take: self._take,
-            EndProcess: lambda i: self.executables.end(i.id, force=i.force),
+            EndProcess: lambda i: self.resuming.end(i.id, force=i.force),
             Freeze: lambda i: self.freezer.freeze(*self._tree_of(i)),
             Thaw: lambda i: self.freezer.thaw(*self._tree_of(i)),
             SignalProcess: lambda i: self.executables.signal(i.id, i.signal),
@@ -193,6 +199,7 @@ class Supervisor:
 
     def _tick(self, now: float) -> None:
         self.executables.tick(now)
+        self.resuming.tick(now)
         self.handle(Tick(now, self.runners.current()))
 
     def handle(self, *stimuli: Stimulus) -> None:
@@ -223,7 +230,7 @@ class Supervisor:
 
     def _spawn(self, spawns: list[Spawn]) -> None:
         if spawns:
-            failed = self.executables.spawn([(spawn.order, spawn.definition) for spawn in spawns])
+            failed = self.resuming.spawn([(spawn.order, spawn.definition) for spawn in spawns])
             self.handle(*(ProcessEnded(finished, boottime()) for finished in failed))
 
     def _tree_of(self, instruction: Freeze | Thaw) -> tuple[str, list[int], tree.Marked | None]:
@@ -250,8 +257,9 @@ class Supervisor:
         for pid, status, _ in exits:
             self.runners.ended(pid, status)
             self.preparations.ended(pid, status)
+            self.carriers.ended(pid, status)
             self.containers.ended(pid)
-        known = self.runners.pids | self.preparations.pids | self.containers.pids | {self.exchange}
+        known = self.runners.pids | self.preparations.pids | self.containers.pids | self.carriers.pids | {self.exchange}
         self.handle(*(ProcessEnded(finished, boottime()) for finished in self.executables.ended(exits, known)))
 
     def _running_task(self, number: int) -> tuple[int, int] | None:
@@ -267,6 +275,7 @@ class Supervisor:
     def fence(self) -> None:
         """The lease is over: kill everything, then be someone new, to whom no old order is addressed."""
         self._kill_everything()
+        self.resuming.drop_all()
         self.executables.drop_all()
         self.runners.drop_all()
         self.preparations.drop_all()
@@ -275,19 +284,23 @@ class Supervisor:
         self.say_boot()
 
     def _kill_everything(self) -> None:
-        roots = [*self.executables.pids, *self.runners.pids, *self.preparations.pids]
+        roots = [*self.executables.pids, *self.runners.pids, *self.preparations.pids, *self.carriers.pids]
         tree.kill(roots, tree.carries(f"{INSTANCE}={self.setup.instance}"), spare=[self.exchange])
         self.freezer.thaw_all()
 
     def _lease(self, message: Lease) -> None:
         if message.boot != self.boot or message.until <= boottime():
             return
-        self.tokens.key = message.task_key
+        self.tokens.key, self.carriers.node = message.task_key, message.node
         first = self.lease is None
         self.lease = max(self.lease or 0.0, message.until)
         if first and not self.machine.pool.runners:
             self.machine.pool.start()  # one warm runner waits for the first function
             self.handle(Tick(boottime(), {}))
+
+    def _reported(self, message: Reported) -> None:
+        self.outbox.answered(message.number)
+        self.resuming.answered(message.number)
 
     def _lost(self, message: Lost) -> None:
         if message.boot == self.boot:

@@ -66,6 +66,9 @@ Notify = Annotated[
     typer.Option("--notify", help="Address or webhook to tell of its end; repeat for more.", metavar="URL|NAME[=EVENT,...]"),
 ]
 
+Stages = Annotated[
+    list[str] | None, typer.Option("--stage", help="A stage to run, after those before it; repeat for more.", metavar="NAME=CMD")
+]
 Isolation = Annotated[str | None, typer.Option("--isolation", help="none, sandbox or container.", metavar="LEVEL")]
 Network = Annotated[
     list[str] | None, typer.Option("--network", help="A place it may reach; repeat for more; or all.", metavar="HOST:PORT")
@@ -106,6 +109,7 @@ TASK_OPTIONS: dict[str, Any] = {
     "isolation": Isolation,
     "network": Network,
     "notify": Notify,
+    "stage": Stages,
 }
 
 
@@ -125,8 +129,9 @@ def task(given: dict[str, Any]) -> dict[str, Any]:
         "volumes": given["volume"],
         "secrets": _secrets(given["secret"] or ()),
         "notify": [_notify(text) for text in given["notify"] or ()],
+        "stages": [_stage(text) for text in given["stage"] or ()],
     }
-    del spec["label"], spec["arg"], spec["archive"], spec["volume"], spec["secret"], spec["upload"]
+    del spec["stage"], spec["label"], spec["arg"], spec["archive"], spec["volume"], spec["secret"], spec["upload"]
     if given["upload"] is not None:
         if given["executable"] is not None:
             raise typer.BadParameter("it is the executable: give one of both", param_hint="--upload")
@@ -135,6 +140,13 @@ def task(given: dict[str, Any]) -> dict[str, Any]:
     if given["input"] is not None:
         spec["input"] = value_or_file(given["input"], "--input")
     return spec
+
+
+def _stage(text: str) -> dict[str, str]:
+    name, equals, command = text.partition("=")
+    if not equals or not name.strip() or not command.strip():
+        raise typer.BadParameter(f"{text!r} is not NAME=CMD", param_hint="--stage")
+    return {"name": name.strip(), "command": command}
 
 
 def _requires(given: Sequence[str]) -> dict[str, Any]:

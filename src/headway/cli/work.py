@@ -109,8 +109,8 @@ def _one(command: Sequence[str] | None, spec: dict[str, Any], inputs: str | None
         spec.setdefault("workdir", os.getcwd())
     elif "/" in spec.get("executable", "") and not _REMOTE.match(spec["executable"]):
         spec = {**spec, "executable": os.path.abspath(spec["executable"])}
-    if not any(kind in spec for kind in ("command", "executable", "function", "image")):
-        raise typer.BadParameter("nothing to run: give a FILE, `-- CMD`, --executable, --function or --image", param_hint="FILE")
+    if not any(kind in spec for kind in ("command", "executable", "function", "image", "stages")):
+        raise typer.BadParameter("nothing to run: give a FILE, `-- CMD`, --executable, --function, --image or --stage", param_hint="FILE")
     if inputs is None:
         return Work(task=spec)
     return Work(task=spec, inputs=_lines_of_json(inputs))

@@ -73,6 +73,18 @@ class Current:
 
         return once.claim(self.task_id, self.attempt, key, again=again)
 
+    def checkpoint(self, data: Any) -> None:
+        """Save a value (plain data or bytes) from which the next attempt can go on, on whatever machine."""
+        from headway.client import saving
+
+        saving.save(self, data)
+
+    def last_checkpoint(self, default: Any = None) -> Any:
+        """The value that was saved last, by this attempt or an earlier one."""
+        from headway.client import saving
+
+        return saving.last(self, default)
+
     def submit(self, what: Any = None, /, *args: Any, key: str | None = None, **fields: Any) -> Handle[Any]:
         """Submit a subtask: `submit(f, 1, 2)` calls a function, `submit(command=[...])` runs anything.
 

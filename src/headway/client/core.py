@@ -287,6 +287,16 @@ class AsyncClient:
     async def remove_secret(self, name: str) -> None:
         await self._to.ask("DELETE", f"/v1/secrets/{_segment(name)}", dict[str, Any], repeatable=True)
 
+    # -- checkpoints, of the running task that this client belongs to
+
+    async def save_checkpoint(self, task_id: str | int, content: bytes) -> None:
+        """Durable when it returns."""
+        await self._to.send("PUT", _task(task_id, "checkpoint"), body=content, repeatable=True, timeout=BULK_TIMEOUT)
+
+    async def last_checkpoint(self, task_id: str | int) -> bytes:
+        """The value that a task saved last; NotFound when it has saved none."""
+        return (await self._to.send("GET", _task(task_id, "checkpoint"), timeout=BULK_TIMEOUT)).body
+
     # -- dead letters
 
     async def dead_letters(self, /, *, limit: int = 50, cursor: str | None = None, **filters: Any) -> Page:

@@ -29,7 +29,7 @@ T = TypeVar("T")  # what the task results in
 R = TypeVar("R")  # what a call returns: T, or a coroutine of T
 
 MAP_CHUNK = 5000  # tasks in one request of map()
-_NOT_OPTIONS = frozenset({"function", "command", "executable", "input", "args", "image", "commands"})
+_NOT_OPTIONS = frozenset({"function", "command", "executable", "input", "args", "image", "commands", "stages"})
 
 
 class Task(Generic[P, T, R]):

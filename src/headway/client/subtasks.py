@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from headway.client import context, face
+from headway.client import context, eager, face
 from headway.client.connection import Connection
 from headway.client.decorator import Task
 from headway.client.face import Client, Handle
@@ -30,12 +30,16 @@ def submit(what: Any, args: tuple[Any, ...], key: str | None, fields: Mapping[st
 def map_over(what: Callable[..., Any], items: Iterable[Any], key: str | None) -> list[Handle[Any]]:
     """One subtask for each item, in one request."""
     task: Task[Any, Any, Any] = what if isinstance(what, Task) else Task(what, {})
+    if eager.is_on():
+        return task.map(items)
     codec, inputs = task.encode([((item,), {}) for item in items])
     return face.active().submit_inputs(task.spec(codec), inputs, key=key, kind=task.kind)
 
 
 def wait(handles: Iterable[Handle[Any]]) -> list[TaskView]:
     """Until all of these have ended, or all that this attempt has submitted."""
+    if eager.is_on():
+        return [handle.wait() for handle in handles]
     client = face.active()
     inside = client.aio.inside
     ids = [handle.id for handle in handles] or (inside.children if inside is not None else [])

@@ -17,6 +17,7 @@ from headway.control.tenants import Tenants
 from headway.domain.content import spec_fields
 from headway.domain.lifecycle import State
 from headway.domain.notify import NotifySpec
+from headway.domain.stages import specs_of
 from headway.domain.task import Definition, ResourcesSpec, RetrySpec, TaskSpec, decode_error, define
 from headway.domain.tenant import Terms
 from headway.errors import InvalidInput
@@ -177,5 +178,6 @@ def as_spec(old: Definition) -> TaskSpec:
         **spec_fields(old.content),
         isolation=old.isolation or None,
         network=list(old.network) or None,
+        stages=specs_of(old.stages),
         notify=[NotifySpec(target.to, list(target.kinds)) for target in old.notify],
     )

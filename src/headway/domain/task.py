@@ -21,6 +21,7 @@ from headway.domain.fanout import ResultOf
 from headway.domain.isolation import check_level, check_network
 from headway.domain.notify import Notify, NotifySpec, targets
 from headway.domain.resources import DEFAULT_TIER, LABEL_LIMIT, TIERS, Resources, misspelt
+from headway.domain.stages import Stage, StageSpec, stages_of
 from headway.domain.tenant import STANDARD, Terms
 from headway.errors import InvalidInput, UnknownField
 
@@ -108,6 +109,7 @@ class TaskSpec(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     isolation: str | None = None
     network: str | list[str] | None = None
     notify: list[str | NotifySpec] | str = []
+    stages: list[StageSpec | str] = []
 
 
 class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -146,6 +148,7 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
     preemptible: bool | None = None
     notify: tuple[Notify, ...] = ()
     with_results: bool = False  # its order carries the results of what it waited for
+    stages: tuple[Stage, ...] = ()
 
     @property
     def rules(self) -> queues.Rules:
@@ -159,6 +162,8 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
             return " ".join((self.content.image, *(self.content.commands or self.args)))
         if self.function:
             return self.function
+        if self.stages:
+            return " → ".join(stage.name for stage in self.stages)
         return " ".join((*self.command, *self.args) if self.command else (self.executable, *self.args))
 
 
@@ -231,7 +236,7 @@ SCHEDULE_WORDS = ("schedule", "timezone", "start", "end", "jitter", "overlap", "
 SUPPORTED = frozenset(TaskSpec.__struct_fields__)
 NOT_YET = KEYWORDS - SUPPORTED
 _EVERY_FIELD = SUPPORTED.union(
-    *(kind.__struct_fields__ for kind in (RetrySpec, ResourcesSpec, AfterSpec, ResultOf, ArchiveSpec, NotifySpec))
+    *(kind.__struct_fields__ for kind in (RetrySpec, ResourcesSpec, AfterSpec, ResultOf, ArchiveSpec, NotifySpec, StageSpec))
 )
 
 NAME_LIMIT = 200
@@ -251,7 +256,8 @@ def define(spec: TaskSpec, terms: Terms = STANDARD) -> Definition:
     kinds = [
         kind
         for kind, given in (
-            ("command", command), ("executable", spec.executable), ("function", spec.function), ("image", content.image)
+            ("command", command), ("executable", spec.executable), ("function", spec.function), ("image", content.image),
+            ("stages", spec.stages),
         )
         if given
     ]  # fmt: skip
@@ -259,7 +265,7 @@ def define(spec: TaskSpec, terms: Terms = STANDARD) -> Definition:
         raise InvalidInput(
             f"{' and '.join(kinds)} are given: a task runs one thing" if kinds else "nothing to run",
             field=kinds[1] if kinds else "command",
-            hint="give exactly one of command, executable, function, image",
+            hint="give exactly one of command, executable, function, image, stages",
         )
     if spec.function and not _FUNCTION.fullmatch(spec.function):
         raise InvalidInput(f"function: {spec.function!r} names no function", field="function", hint='write "module:name"')
@@ -313,6 +319,7 @@ def define(spec: TaskSpec, terms: Terms = STANDARD) -> Definition:
         network=check_network(spec.network),
         notify=targets(spec.notify),
         with_results=spec.with_results,
+        stages=stages_of(spec.stages),
     )
 
 
@@ -435,6 +442,8 @@ def _default_name(spec: TaskSpec, command: tuple[str, ...]) -> str:
         return spec.function.partition(":")[2]
     if spec.image:
         return spec.image.rpartition("/")[2]
+    if spec.stages:
+        return "stages"
     first = spec.command.split()[0] if isinstance(spec.command, str) else spec.executable or command[0]
     return _CONTROL.sub("?", first.rstrip("/").rpartition("/")[2] or first)[:NAME_LIMIT] or "task"
 

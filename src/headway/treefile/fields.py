@@ -15,13 +15,14 @@ import msgspec
 from headway.domain import task as domain
 from headway.domain.fanout import ResultOf, fan_of
 from headway.domain.notify import NotifySpec
+from headway.domain.stages import StageSpec
 from headway.domain.task import AfterSpec, Edge, ResourcesSpec, RetrySpec, TaskSpec, When
 from headway.domain.tenant import ANYWHERE
 from headway.errors import InvalidInput, UnknownField
 from headway.treefile.document import Entry, Listing, Mapping, Mark, Node, Scalar
 from headway.treefile.values import Reader, describe, did_you_mean, is_nothing
 
-RUNS = ("command", "executable", "function", "image")  # a task has exactly one of them
+RUNS = ("command", "executable", "function", "image", "stages")  # a task has exactly one of them
 FIELDS = frozenset(TaskSpec.__struct_fields__) - {"after"}
 DEFAULTABLE = FIELDS - {"name", "input", "at", "idempotency_key", "for_each", *RUNS}
 _MERGED = ("env", "labels", "retry", "resources")  # a task adds to its defaults here; elsewhere it replaces them
@@ -30,7 +31,7 @@ _TEXTS = (
     "prepare", "commands", "queue", "off_peak",
 )  # fmt: skip
 _NESTED: dict[str, type[msgspec.Struct]] = {
-    "retry": RetrySpec, "resources": ResourcesSpec, "notify": NotifySpec, "for_each": ResultOf,
+    "retry": RetrySpec, "resources": ResourcesSpec, "notify": NotifySpec, "for_each": ResultOf, "stages": StageSpec,
 }  # fmt: skip
 _KINDS = {
     "int": "a whole number", "float": "a number", "str": "a text",
@@ -116,6 +117,8 @@ def _value(reader: Reader, name: str, node: Node) -> Any:
         return [reader.text(item, f"{name}[{number}]") for number, item in enumerate(node.items)]
     if name in ("env", "labels"):
         return _texts(reader, name, node)
+    if name == "stages" and isinstance(node, Listing):
+        return [_stage(reader, number, item) for number, item in enumerate(node.items)]
     if name == "resources" and isinstance(node, Mapping) and "labels" in node.entries:
         rest = Mapping(node.mark, {key: entry for key, entry in node.entries.items() if key != "labels"})
         return {**reader.value(rest), "labels": _texts(reader, "resources.labels", node.entries["labels"].value)}
@@ -124,6 +127,16 @@ def _value(reader: Reader, name: str, node: Node) -> Any:
             if is_nothing(entry.value):
                 reader.fail(entry.key.mark, f"{name}.{key} has no value", hint="give one, or remove it")
     return reader.value(node)
+
+
+def _stage(reader: Reader, number: int, node: Node) -> Any:
+    if not isinstance(node, Mapping):
+        return reader.text(node, f"stages[{number}]")
+    for key, entry in node.entries.items():
+        if key not in StageSpec.__struct_fields__:
+            near = did_you_mean(key, StageSpec.__struct_fields__)
+            reader.fail(entry.key.mark, f"unknown keyword {key!r} in stages[{number}]{near}", kind=UnknownField, field="stages")
+    return {key: _value(reader, key, entry.value) for key, entry in node.entries.items()}
 
 
 def _texts(reader: Reader, name: str, node: Node) -> dict[str, str]:

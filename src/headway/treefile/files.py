@@ -9,6 +9,7 @@ from typing import Any
 
 from headway.domain import languages
 from headway.domain.content import UPLOAD, VOLUME, uploaded
+from headway.domain.stages import StageSpec
 from headway.errors import InvalidInput, NotFound
 from headway.treefile.document import Mark, fail
 from headway.treefile.loading import load
@@ -45,6 +46,11 @@ def _make_absolute(tree: Tree, folder: Path, source: str) -> None:
             spec.executable = _absolute(spec.executable, folder)
             if spec.executable.startswith("/") and not os.path.exists(spec.executable):  # it may be on the nodes all the same
                 tree.warnings.append(f"{source}:{task.line}:{task.column}: {spec.executable} is not on this machine")
+        for stage in spec.stages:
+            if isinstance(stage, StageSpec) and stage.executable:
+                stage.executable = _absolute(stage.executable, folder)
+            if isinstance(stage, StageSpec) and stage.workdir:
+                stage.workdir = os.path.normpath(folder / stage.workdir)
         spec.archives = [_absolute(item, folder) if isinstance(item, str) else item for item in spec.archives]
         spec.requires = _read_requires(spec.requires, folder, source)
         if spec.workdir:
