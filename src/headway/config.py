@@ -117,10 +117,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     volumes: Annotated[dict[str, str], Option("agent", "Shared volumes of this node: name=folder.", unit="labels")] = {}
     runners: Annotated[dict[str, str], Option("agent", "Further warm runners: language=command line.", unit="labels")] = {}
     fetch_hosts: Annotated[
-        list[str], Option("agent", "Hosts that tasks may be fetched from by URL; none when not set.", unit="words")
+        list[str], Option("agent", "Hosts of URLs that tasks are fetched from or log to; none when not set.", unit="words")
     ] = []
     prepare_s: Annotated[float, _duration("agent", "Longest preparation of a task's packages.", low=1.0)] = 600.0
     prepared_size: Annotated[int, _size("agent", "Prepared packages and files that are kept.", low=MIB)] = 10 * 1024 * MIB
+    syslog: Annotated[str, Option("agent", "Where `logger: syslog` goes: a socket, or host:port by UDP.")] = "/dev/log"
+    journald: Annotated[str, Option("agent", "Where `logger: journald` goes.")] = "/run/systemd/journal/socket"
+    log_dir: Annotated[
+        str | None, Option("agent", "Folder of `logger: file:NAME`; inside the work folder when not set.", unit="path")
+    ] = None
     container_engine: Annotated[str, Option("agent", "Command line that runs containers: auto, none, podman, docker ...")] = "auto"
 
     sources: dict[str, str] = {}

@@ -11,7 +11,6 @@ from headway.agent import tree
 from headway.agent.clock import boottime, wall_ms
 from headway.agent.interpreters import NotStartable
 from headway.agent.loop import Loop
-from headway.agent.output import Capture
 from headway.agent.process import INSTANCE, READ, Process, Spawner, finish, not_started, read_available
 from headway.agent.reports import Outbox
 from headway.agent.scratch import Scratch
@@ -46,16 +45,16 @@ class Executables:
         begun: list[tuple[Process, Definition]] = []
         failed: list[Finished] = []
         for order, definition in wanted:
-            process, unable = self.begin(order)
+            process, unable = self.begin(order, definition)
             if unable is None:
                 begun.append((process, definition))
             else:
                 failed.append(unable)
         return failed + self.start(begun)
 
-    def begin(self, order: Order) -> tuple[Process, Finished | None]:
+    def begin(self, order: Order, definition: Definition) -> tuple[Process, Finished | None]:
         """An attempt with its folder and without a program; finished already when the node has no folder for it."""
-        capture = Capture(order.id, order.attempt, self._max_output, self._spawner.granted.secrets(order.definition))
+        capture = self._spawner.granted.capture(order, definition, self._max_output)
         process = Process(order, "", capture, boottime(), wall_ms())
         try:
             process.dir = self._scratch.take()

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 
 from headway.agent.containers import Containers
 from headway.agent.interpreters import NotStartable, command_of, in_volume
+from headway.agent.loggers import Loggers, Tee
+from headway.agent.output import Capture
 from headway.agent.prepare import Answer
 from headway.domain.content import on_volume
 from headway.domain.task import Definition
@@ -18,13 +20,21 @@ _PLAIN = Answer()  # of a definition that needed no preparation
 
 
 class Granted:
-    def __init__(self, ready: Mapping[int, Answer], volumes: Mapping[str, str], containers: Containers) -> None:
-        self._ready, self._volumes, self.containers = ready, volumes, containers
+    def __init__(self, ready: Mapping[int, Answer], volumes: Mapping[str, str], containers: Containers, loggers: Loggers) -> None:
+        self._ready, self._volumes, self.containers, self._loggers = ready, volumes, containers, loggers
         self._secrets: dict[int, dict[str, str]] = {}  # by definition; in memory only
 
     def tell_secrets(self, secrets: Mapping[int, dict[str, str]]) -> None:
         """The values that came with orders: the newest count."""
         self._secrets.update(secrets)
+
+    def capture(self, order: Order, definition: Definition, limit: int) -> Capture:
+        """For the output of an attempt: without its secrets, and to its logger too."""
+        tee = self._loggers.tee(order, definition) if definition.content.logger else None
+        return Capture(order.id, order.attempt, limit, self._secrets.get(order.definition, {}).values(), tee)
+
+    def tee(self, order: Order, definition: Definition) -> Tee | None:
+        return self._loggers.tee(order, definition)
 
     def contained(self, definition: int) -> bool:
         """Whether its tasks are containers."""

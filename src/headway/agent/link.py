@@ -36,6 +36,9 @@ class Terms(msgspec.Struct):
     prepare_s: float = 600.0
     prepared_size: int = 10 * 2**30
     container_engine: str = "auto"
+    syslog: str = "/dev/log"
+    journald: str = "/run/systemd/journal/socket"
+    log_dir: str | None = None
 
 
 class Setup(msgspec.Struct, array_like=True, tag="setup"):
@@ -220,3 +223,8 @@ class Channel:
     @property
     def clear(self) -> bool:
         return not self._unsent
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait."""
+        return len(self._unsent)

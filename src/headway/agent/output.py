@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from headway.wire.exchange import Output, Progress
 
@@ -65,8 +65,16 @@ def _overlap(data: bytes, secret: bytes) -> int:
 class Capture:
     """The output of one attempt."""
 
-    def __init__(self, task: int, attempt: int, limit: int, secrets: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        task: int,
+        attempt: int,
+        limit: int,
+        secrets: Iterable[str] = (),
+        tee: Callable[[int, bytes, int], None] | None = None,
+    ) -> None:
         self.task, self.attempt = task, attempt
+        self._tee = tee
         self.mask = Mask(secrets)
         self._half = max(limit // 2, 1)
         self._shipped = 0
@@ -85,6 +93,8 @@ class Capture:
 
     def _feed(self, stream: int, data: bytes, at_ms: int) -> tuple[list[Output], Progress | None]:
         progress = self._progress(data) if stream == STDOUT else None
+        if self._tee is not None and data:
+            self._tee(stream, data, at_ms)
         if stream == STDERR:
             self.stderr_tail = (self.stderr_tail + data)[-LINE:]
         room = self._half - self._shipped

@@ -82,7 +82,7 @@ class Resuming:
         return failed + self._executables.spawn(plain) if plain else failed
 
     def _begin(self, order: Order, definition: Definition) -> list[Finished]:
-        process, failed = self._executables.begin(order)
+        process, failed = self._executables.begin(order, definition)
         if failed is not None:
             return [failed]
         stage = min(order.resume.stage if order.resume else 0, max(len(definition.stages) - 1, 0))

@@ -26,6 +26,7 @@ from headway.agent.reports import Outbox
 from headway.agent.signals import RunnerDid, RunnerEnded, RunnerGaveBack, RunnerReady, Stimulus
 from headway.agent.tokens import Tokens
 from headway.agent.warm import runner_command
+from headway.domain.task import Definition
 from headway.wire.exchange import Order, Progress
 
 _TWO = struct.Struct("qq")
@@ -44,6 +45,7 @@ class RunnerProcess:
         self.defined: set[int] = set()
         self.captures: dict[int, Capture] = {}
         self.secrets: set[str] = set()  # values that its output must not show
+        self.logged: dict[int, tuple[Order, Definition]] = {}  # tasks whose output also goes to a logger
         self.last_words = b""
         self.writing = False
 
@@ -149,6 +151,9 @@ class Runners:
                 runner.secrets |= set(self._granted.secrets(known))
                 runner.defined.discard(known)  # said anew with each batch: the newest values count
             definitions[known] = [of.function, of.codec, env, of.workdir, of.cap_ms]
+        for order in orders:
+            if (of := recipes[order.definition].definition).content.logger:
+                runner.logged[order.id] = (order, of)
         self._send(runner, ["run", definitions, orders])
 
     def say(self, number: int, word: str) -> None:
@@ -216,7 +221,8 @@ class Runners:
     def _capture(self, runner: RunnerProcess, task: int, attempt: int, stream: int, data: bytes) -> None:
         capture = runner.captures.get(task)
         if capture is None:
-            capture = runner.captures[task] = Capture(task, attempt, self._terms.max_output, runner.secrets)
+            tee = self._granted.tee(*found) if (found := runner.logged.get(task)) is not None else None
+            capture = runner.captures[task] = Capture(task, attempt, self._terms.max_output, runner.secrets, tee)
         pieces, progress = capture.feed(stream, data, wall_ms())
         if pieces:
             self._outbox.add("output", pieces)
@@ -226,6 +232,7 @@ class Runners:
     def _close_captures(self, runner: RunnerProcess, items: bytes, count: int) -> None:
         """Output of the tasks that ended: ship the kept ends. Only looked at when something was printed."""
         for row in _decode(struct.pack(">BI", 0xDD, count) + items):
+            runner.logged.pop(row[0], None)
             if (capture := runner.captures.pop(row[0], None)) is not None and (last := capture.close(wall_ms())):
                 self._outbox.add("output", last)
 

@@ -44,6 +44,7 @@ from headway.agent.link import (
     Terms,
     ToSupervisor,
 )
+from headway.agent.loggers import Loggers
 from headway.agent.loop import Loop
 from headway.agent.machine import Machine
 from headway.agent.preparations import PASSED_ON as BUILD_ENVIRONMENT
@@ -115,7 +116,8 @@ class Supervisor:
         self.containers = Containers(engine, setup.instance, env)
         if (self.preparations.root / CONTAINERS).exists():
             self.containers.remove_leftovers()
-        self.granted = Granted(self.preparations.ready, terms.volumes, self.containers)
+        self.loggers = Loggers(terms, setup.work_dir, {name: value for name, value in env.items() if name != INSTANCE})
+        self.granted = Granted(self.preparations.ready, terms.volumes, self.containers, self.loggers)
         spawner = Spawner(env, self.granted)
         self.executables = Executables(self.loop, self.outbox, spawner, scratch, setup.instance, terms.max_output)
         self.runners = Runners(self.loop, self.outbox, terms, env, self.granted, self.handle)
@@ -200,6 +202,7 @@ class Supervisor:
     def _tick(self, now: float) -> None:
         self.executables.tick(now)
         self.resuming.tick(now)
+        self.loggers.flush()
         self.handle(Tick(now, self.runners.current()))
 
     def handle(self, *stimuli: Stimulus) -> None:
@@ -259,7 +262,9 @@ class Supervisor:
             self.preparations.ended(pid, status)
             self.carriers.ended(pid, status)
             self.containers.ended(pid)
-        known = self.runners.pids | self.preparations.pids | self.containers.pids | self.carriers.pids | {self.exchange}
+            self.loggers.ended(pid)
+        others = self.containers.pids | self.carriers.pids | self.loggers.pids
+        known = self.runners.pids | self.preparations.pids | others | {self.exchange}
         self.handle(*(ProcessEnded(finished, boottime()) for finished in self.executables.ended(exits, known)))
 
     def _running_task(self, number: int) -> tuple[int, int] | None:
