@@ -13,9 +13,9 @@ from pathlib import Path
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 
 
-def environment() -> Path:
+def environment(requirements: Path = REQUIREMENTS) -> Path:
     """The Python of the peers' environment; made at the first run, and anew when the requirements change."""
-    mark = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()[:12]
+    mark = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:12]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "headway" / f"peers-{mark}"
     python = folder / "bin" / "python"
@@ -24,7 +24,7 @@ def environment() -> Path:
         print(f"installing the peers into {folder} ...", file=sys.stderr)
         venv.create(folder, with_pip=True, clear=True)
         subprocess.run(
-            [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check", "-r", str(REQUIREMENTS)],
+            [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check", "-r", str(requirements)],
             check=True,
             stdout=sys.stderr,
         )

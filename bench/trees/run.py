@@ -1,0 +1,187 @@
+"""Trees: three levels of 10,000 nodes beside the same tasks without edges, beside Celery's chord, Ray and Dask, and a million nodes.
+
+    python bench/trees/run.py                    rounds of everything, in turn
+    python bench/trees/run.py --only headway     without peers
+    python bench/trees/run.py --million          a tree of a million nodes, and what the server's memory does meanwhile
+
+The tree: 9,900 leaves, 99 tasks that each wait for 100 of them, one root. All run the same function that does nothing. A clock
+runs from before the first byte of the request until SQL says that the last task is final; peers, until their root has a result.
+The speed of a shared machine drifts by up to two times within seconds, so only ratios inside one round compare.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "peers"))
+
+import install  # noqa: E402  (the folders are no packages: their programs run in two environments)
+import services  # noqa: E402
+
+from headway.bench import bodies  # noqa: E402
+from headway.bench.instance import Instance, throw_away  # noqa: E402
+
+MIDDLE, EACH = 99, 100
+PEER_NODES = {"celery": 1_000, "ray": 2_000, "dask": 2_000}  # a few seconds each
+MILLION = 1_000_000
+MEMORY_BAR_MB = 400
+_LEFT = "select exists (select 1 from headway.task where tree = $1)"
+_LEFT_FLAT = "select exists (select 1 from headway.task where id between $1 and $2)"
+_DONE = "select sum(succeeded) from headway.tree_level where tree = $1"
+
+
+def main() -> int:
+    options = _options()
+    if options.million:
+        return asyncio.run(_million(options.nodes))
+    wanted = options.only.split(",") if options.only else ["headway", *PEER_NODES]
+    return asyncio.run(_race(wanted, options.rounds))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", help="some of headway, celery, ray, dask")
+    parser.add_argument("--million", action="store_true", help="the large tree instead")
+    parser.add_argument("--nodes", type=int, default=MILLION, help="of the large tree")
+    return parser.parse_args()
+
+
+async def _race(wanted: list[str], rounds: int) -> int:
+    rates: dict[str, list[float]] = {name: [] for name in ("flat", "tree", *wanted) if name != "headway"}
+    with tempfile.TemporaryDirectory(prefix="headway-trees-") as folder:
+        peers = [name for name in wanted if name in PEER_NODES]
+        python = install.environment(HERE / "requirements.txt") if peers else None
+        async with throw_away() as instance:
+            await instance.first_task()
+            for warm in (_flat, _tree):
+                await warm(instance)
+            for number in range(rounds):
+                rates["flat"].append(await _flat(instance))
+                rates["tree"].append(await _tree(instance))
+                for name in peers:
+                    rates[name].append(_peer(str(python), name, Path(folder)))
+                print(f"round {number + 1}: {_line({name: found[-1] for name, found in rates.items()})}", file=sys.stderr)
+    ratios = {name: statistics.median(t / f for t, f in zip(rates["tree"], found, strict=True)) for name, found in rates.items()}
+    print(json.dumps({"nodes_per_s": {n: [round(r) for r in f] for n, f in rates.items()}, "tree_to": _rounded(ratios)}))
+    return 0
+
+
+async def _flat(instance: Instance) -> float:
+    body = {"task": {"function": bodies.NOOP}, "inputs": [[f"{n:08d}"] for n in range(MIDDLE * EACH + MIDDLE + 1)]}
+    began = time.monotonic()
+    ids = [int(one) for one in (await instance.call("POST", "/v1/tasks", body))["ids"]]
+    await _until(instance, _LEFT_FLAT, min(ids), max(ids))
+    return len(ids) / (time.monotonic() - began)
+
+
+async def _tree(instance: Instance) -> float:
+    tasks = list(_nodes(MIDDLE, EACH))
+    body = {"name": "bench", "tasks": tasks}
+    began = time.monotonic()
+    tree = int((await instance.call("POST", "/v1/trees", body))["tree"])
+    await _until(instance, _LEFT, tree)
+    spent = time.monotonic() - began
+    if await instance.connection.fetchval(_DONE, tree) != len(tasks):
+        raise SystemExit("not every task of the tree succeeded, no figures")
+    return len(tasks) / spent
+
+
+def _nodes(middle: int, each: int) -> Iterator[dict[str, Any]]:
+    """Leaves, what joins them, and the root."""
+    for group in range(middle):
+        for leaf in range(each):
+            yield {"name": f"l{group}.{leaf}", "function": bodies.NOOP, "input": [f"{group:04d}{leaf:04d}"]}
+    for group in range(middle):
+        after = [f"l{group}.{leaf}" for leaf in range(each)]
+        yield {"name": f"m{group}", "function": bodies.NOOP, "input": [f"{group:08d}"], "after": after}
+    yield {"name": "root", "function": bodies.NOOP, "input": ["root0000"], "after": [f"m{group}" for group in range(middle)]}
+
+
+async def _until(instance: Instance, left: str, *values: int) -> None:
+    while await instance.connection.fetchval(left, *values):
+        await asyncio.sleep(0.01)
+
+
+def _peer(python: str, name: str, folder: Path) -> float:
+    """One round of a peer, in nodes a second."""
+    nodes = PEER_NODES[name]
+    command = [python, str(HERE / f"with_{name}.py"), str(nodes)]
+    if name != "celery":
+        return _rate(command)
+    program = install.redis_server()
+    if program is None:
+        raise SystemExit("Celery needs redis-server")
+    with services.redis(program, folder) as where:
+        return _rate([*command, where])
+
+
+def _rate(command: list[str]) -> float:
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise SystemExit(f"{command[1]}: the round failed with {done.returncode}, no figures")
+    found = json.loads(done.stdout.decode().strip().splitlines()[-1])
+    return float(found["nodes"] / found["seconds"])
+
+
+async def _million(nodes: int) -> int:
+    """Stream a tree, drain it, and look at the memory of the server all the while."""
+    middle = max(nodes // 1000, 1)
+    async with throw_away() as instance:
+        await instance.first_task()
+        before = _memory_mb(instance.roots[0], "VmRSS")
+        began = time.monotonic()
+        answer = await instance.http.request(
+            "POST", "/v1/trees/stream?name=million", body=b"\n".join(_lines(middle, 999)), content_type="application/x-ndjson", timeout=900
+        )
+        if answer.status != 201:
+            raise SystemExit(f"the stream was answered with {answer.status}: {answer.body[:300]!r}")
+        accepted = json.loads(answer.body)
+        submitted = time.monotonic() - began
+        stored = _memory_mb(instance.roots[0], "VmHWM")
+        tree = int(accepted["tree"])
+        await _until(instance, _LEFT, tree)
+        drained = time.monotonic() - began - submitted
+        done = await instance.connection.fetchval(_DONE, tree)
+        peak = _memory_mb(instance.roots[0], "VmHWM")
+    found = {
+        "nodes": accepted["count"], "succeeded": done, "submit_s": round(submitted, 1), "drain_s": round(drained, 1),
+        "nodes_per_s": round(accepted["count"] / (submitted + drained)), "server_mb_before": before, "server_mb_stored": stored,
+        "server_mb_peak": peak, "bar_mb": MEMORY_BAR_MB,
+    }  # fmt: skip
+    print(json.dumps(found))
+    return 0 if done == accepted["count"] and peak < MEMORY_BAR_MB else 1
+
+
+def _lines(middle: int, each: int) -> Iterator[bytes]:
+    return (json.dumps(node).encode() for node in _nodes(middle, each))
+
+
+def _memory_mb(pid: int, what: str) -> int:
+    """Of the process that is the server (`headway up` runs it itself); VmHWM is the most it ever had."""
+    found = re.search(rf"{what}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) // 1024 if found else -1
+
+
+def _line(rates: dict[str, float]) -> str:
+    return ", ".join(f"{name} {rate:,.0f}/s" for name, rate in rates.items())
+
+
+def _rounded(ratios: dict[str, float]) -> dict[str, float]:
+    return {name: round(ratio, 2) for name, ratio in ratios.items() if name != "tree"}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
