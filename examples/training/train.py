@@ -23,13 +23,13 @@ for epoch in range(state["epoch"] + 1, epochs + 1):
         state["slope"] -= 0.05 * wrong * x
         state["offset"] -= 0.05 * wrong
     state["epoch"] = epoch
-    with open(saved + ".new", "w") as file:
+    with open(saved + ".tmp", "w") as file:
         json.dump(state, file)
-    os.replace(saved + ".new", saved)  # a checkpoint is there whole, or it is the one before
+    os.replace(saved + ".tmp", saved)  # a checkpoint is there whole, or it is the one before
     print(f"headway progress {epoch}/{epochs} slope {state['slope']:.2f}", flush=True)
     time.sleep(pause)
     if epoch == crash and os.environ["HEADWAY_ATTEMPT"] == "1":
-        time.sleep(1)  # until the checkpoint has been taken
+        time.sleep(2)  # until the checkpoint has been taken
         os.kill(os.getpid(), 9)
 
 with open(os.environ["HEADWAY_RESULT"], "w") as result:

@@ -17,6 +17,7 @@ from headway import Client
 from tests.support.upped import Upped, upped
 
 AGAIN = {"attempts": 4, "retry": {"interval": 0.05, "backoff": 1, "jitter": 0}, "resources": {"cpus": 0.1}}
+EXAMPLES = Path(__file__).parents[2] / "examples"
 VALUES = Path(__file__).with_name("checkpoint_functions.py")
 
 
@@ -229,3 +230,19 @@ def test_a_value_can_be_bytes_and_must_be_something_that_can_be_saved(hw):
     large = hw.submit(function=f"{VALUES}:saves", input=["large"], resources={"cpus": 0.1}).wait(timeout=60)
     assert large.error is not None
     assert "max_checkpoint" in json.dumps(large.error.message)
+
+
+# --- the examples
+
+
+def test_the_training_goes_on_after_its_crash_from_the_last_epoch(up):
+    done = up.headway("run", str(EXAMPLES / "training.yaml"), "--param", "epochs=12", "--param", "crash=9", timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "going on after epoch 9" in done.stdout
+
+
+def test_the_migration_repeats_only_the_stage_that_failed(up, tmp_path):
+    done = up.headway("run", str(EXAMPLES / "migration.yaml"), "--param", f"folder={tmp_path}", timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "stages").read_text().split() == ["export", "convert", "convert", "check"]
+    assert (tmp_path / "customers.db").resolve() == (tmp_path / "new.db").resolve()

@@ -38,9 +38,14 @@ def test_the_same_submissions_have_the_same_keys_in_every_run_in_any_order(tmp_p
 def test_a_submission_that_did_not_get_through_is_made_again_under_the_same_key(tmp_path):
     of = Inside(str(tmp_path / "journal"))
     tried: list[str] = []
-    with pytest.raises(ConnectionError), of.claim([b"a"]) as (key,):
-        tried.append(key)
-        raise ConnectionError
+
+    def fails() -> None:
+        with of.claim([b"a"]) as (key,):
+            tried.append(key)
+            raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        fails()
     assert keys(of, b"a") == tried
 
 
