@@ -153,7 +153,9 @@ def describe(spec: ScheduleSpec) -> str:
     if isinstance(every, str) and not every.replace(".", "", 1).isdigit():
         text = every
     else:
-        text = "once" if float(every) == 0 else f"every {units.duration_text(float(every))}"
+        seconds = float(every)
+        often = f"{seconds:g}s" if seconds < 60 else units.duration_text(seconds)
+        text = f"every {often}" if seconds else "once"
     return text if spec.timezone == "UTC" else f"{text} ({spec.timezone})"
 
 
