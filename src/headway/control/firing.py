@@ -28,6 +28,7 @@ from headway.store.queries import query
 BATCH = 500
 LOOK_S = 5.0  # how often to look by oneself: what is stored here or elsewhere is told by bus and NOTIFY
 MOST_TASKS = 20_000  # in one transaction
+TIMINGS = 50_000  # kept in memory
 AGAIN_S = 2.0  # how often to tell a run again that it is replaced
 TURN_S = 0.25  # how often to look whether a run has ended that a firing waits for
 
@@ -63,6 +64,7 @@ class Firing:
     leader: Leader
     starter: Starter
     actions: Actions
+    _timings: dict[int, tuple[str, Timing]] = field(default_factory=dict)
     _cancelled: dict[int, float] = field(default_factory=dict)  # run -> when it was told
 
     async def run_once(self) -> float:
@@ -117,10 +119,19 @@ class Firing:
         alive = {r["id"] for r in await connection.fetch(_GOING, runs)} if runs else set()
         waiting = dict(await connection.fetch(_WAITING, [row["id"] for row in rows])) if rows else {}
         for row in rows:
-            when = timing(_spec.decode(row["spec"]), row["name"])
+            when = self._timing(row)
             due = policy.due(when, name=row["name"], next_at=row["next_at"], anchor=row["anchor"], now=row["now"])
             self._decide(found, row, when, due, [run for run in row["running"] if run in alive], waiting.get(row["id"], 0))
         return len(rows), found
+
+    def _timing(self, row: Any) -> Timing:
+        """What the schedule's words mean, remembered: the same words come again with every firing."""
+        known = self._timings.get(row["id"])
+        if known is None or known[0] != row["spec"]:
+            if len(self._timings) > TIMINGS:
+                self._timings.clear()
+            known = self._timings[row["id"]] = (row["spec"], timing(_spec.decode(row["spec"]), row["name"]))
+        return known[1]
 
     def _decide(self, found: Round, row: Any, when: Timing, due: policy.Due, going: list[int], waiting: int) -> None:
         number = row["id"]
@@ -162,8 +173,10 @@ class Firing:
             if start.run is not None and start.fate is Fate.STARTED:
                 found.running[start.schedule["id"]].append(start.run)
         if found.advance:
-            await connection.execute(_ADVANCE, *map(list, zip(*found.advance, strict=True)))
-        await set_running(connection, found.running)
+            columns = [list(column) for column in zip(*found.advance, strict=True)]
+            await connection.execute(_ADVANCE, *columns, [_array(found.running[number]) for number in columns[0]])
+        else:
+            await set_running(connection, found.running)
         return started
 
     async def _cancel_replaced(self) -> None:
@@ -203,7 +216,10 @@ def _up_to(most: int, rows: list[Any]) -> list[Any]:
 
 
 async def set_running(connection: Connection, running: dict[int, list[int]]) -> None:
-    """Keep the runs that are going, with a bound: a person may trigger without end."""
     if running:
-        pairs = [(number, run) for number, runs in running.items() for run in runs[-100:]]
-        await connection.execute(_RUNNING, list(running), [number for number, _ in pairs], [run for _, run in pairs])
+        await connection.execute(_RUNNING, list(running), [_array(runs) for runs in running.values()])
+
+
+def _array(runs: list[int]) -> str:
+    """The runs that are going, with a bound: a person may trigger without end."""
+    return "{" + ",".join(map(str, runs[-100:])) + "}"

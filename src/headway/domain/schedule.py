@@ -13,6 +13,7 @@ import difflib
 import hashlib
 import re
 import zoneinfo
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
@@ -57,6 +58,10 @@ class Misfire(IntEnum):
     SKIP = 0  # nothing
     ONE = 1  # one run stands for all of them
     ALL = 2  # each runs
+
+
+_OVERLAPS = {choice.name.lower(): choice for choice in Overlap}
+_MISFIRES = {choice.name.lower(): choice for choice in Misfire}
 
 
 class ScheduleSpec(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -125,8 +130,12 @@ def timing(spec: ScheduleSpec, name: str = "") -> Timing:
     jitter = units.seconds(spec.jitter, "jitter")
     if jitter > 86_400:
         raise InvalidInput(f"jitter: {spec.jitter!r} is out of range", field="jitter", hint="at most a day")
-    overlap = Overlap[_choice(spec.overlap, "overlap", [choice.name.lower() for choice in Overlap])]
-    misfire = Misfire[_choice(spec.misfire, "misfire", [choice.name.lower() for choice in Misfire])]
+    overlap = _OVERLAPS.get(spec.overlap)
+    misfire = _MISFIRES.get(spec.misfire)
+    if overlap is None:
+        raise _no_choice(spec.overlap, "overlap", _OVERLAPS)
+    if misfire is None:
+        raise _no_choice(spec.misfire, "misfire", _MISFIRES)
     return Timing(zone, interval_us, unit, cron, start, end, jitter, overlap, misfire)
 
 
@@ -233,9 +242,7 @@ def _zone(name: str) -> zoneinfo.ZoneInfo:
     )
 
 
-def _choice(word: str, field: str, choices: list[str]) -> str:
-    if word not in choices:
-        near = difflib.get_close_matches(word, choices, n=1)
-        also = f", did you mean {near[0]!r}?" if near else ""
-        raise InvalidInput(f"{field}: {word[:40]!r} is unknown{also}", field=field, hint=", ".join(choices))
-    return word.upper()
+def _no_choice(word: str, field: str, choices: Iterable[str]) -> InvalidInput:
+    near = difflib.get_close_matches(word, choices, n=1)
+    also = f", did you mean {near[0]!r}?" if near else ""
+    return InvalidInput(f"{field}: {word[:40]!r} is unknown{also}", field=field, hint=", ".join(choices))

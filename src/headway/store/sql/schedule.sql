@@ -60,17 +60,15 @@ from unnest($1::int[], $2::timestamptz[]) as r (schedule, before)
 where f.schedule = r.schedule and f.state = 0 and f.kind = 0 and f.at < r.before;
 
 -- name: advance
--- Where each schedule goes on.
+-- Where each schedule goes on, and which of its runs are going. (Arrays of arrays must be rectangular, so runs come as texts.)
 update schedule s
-set next_at = r.next_at, due_at = r.due_at, last_at = greatest(s.last_at, r.last_at)
-from unnest($1::int[], $2::timestamptz[], $3::timestamptz[], $4::timestamptz[]) as r (id, next_at, due_at, last_at)
+set next_at = r.next_at, due_at = r.due_at, last_at = greatest(s.last_at, r.last_at), running = r.running::bigint[]
+from unnest($1::int[], $2::timestamptz[], $3::timestamptz[], $4::timestamptz[], $5::text[]) as r (id, next_at, due_at, last_at, running)
 where s.id = r.id;
 
 -- name: set_running
--- The runs of each schedule that are still going.
-update schedule s
-set running = coalesce((select array_agg(g.run) from unnest($2::int[], $3::bigint[]) as g (id, run) where g.id = s.id), '{}')
-where s.id = any ($1::int[]);
+-- The runs of each schedule that are going.
+update schedule s set running = r.running::bigint[] from unnest($1::int[], $2::text[]) as r (id, running) where s.id = r.id;
 
 -- name: stop
 -- A schedule that cannot fire is paused, and says why.
