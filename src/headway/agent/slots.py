@@ -1,0 +1,161 @@
+"""Slots: where tasks run. A slot has a cgroup, a user, and a thread that starts programs in both.
+
+Linux keeps cgroups (version 1) and users for each thread, and a new process begins with those of the thread that starts it. So each slot
+has a thread that stands in the slot's group and, for isolated tasks, has become the slot's user; a start costs no system call more than
+without limits. Slots are used again and again; a free one with the same limits is taken first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import queue
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from headway.agent.cgroups import Group, Hierarchy, Limits, Used, kill
+
+Call = Callable[[], None]
+KEPT = 64  # free slots; a burst's surplus is removed
+UID_SPAN = 1024  # users for each agent of a machine
+STACK = 256 * 1024
+CACHE_PART = 4  # cached files of earlier tasks are dropped when they fill a quarter of the next one's memory
+_SETGROUPS, _SETRESGID, _SETRESUID = {"x86_64": (116, 119, 117), "aarch64": (159, 149, 147)}.get(platform.machine(), (0, 0, 0))
+
+
+@dataclass(eq=False)
+class Slot:
+    """Where one task runs at a time."""
+
+    number: int
+    group: Group | None
+    uid: int | None  # None: the agent's own user
+    calls: queue.SimpleQueue[tuple[Call, threading.Semaphore] | None] = field(default_factory=queue.SimpleQueue)
+    thread: int = 0
+    limits: Limits = Limits()
+    before: Used = Used(None, 0, 0, 0)
+
+    def used(self) -> Used:
+        """What the task in it has used so far."""
+        if self.group is None:
+            return Used(None, 0, 0, 0)
+        now, before = self.group.used(), self.before
+        return Used(now.peak, now.cpu_ms - before.cpu_ms, now.kills - before.kills, now.refused - before.refused)
+
+    def pids(self) -> list[int]:
+        return self.group.pids() if self.group is not None else []
+
+    def kill(self) -> None:
+        if self.group is not None:
+            kill(self.group)
+
+
+class Slots:
+    """The slots of one supervisor."""
+
+    def __init__(self, hierarchy: Hierarchy | None, *, first_uid: int | None, device: str) -> None:
+        self.hierarchy, self._first_uid, self._device = hierarchy, first_uid, device
+        self._free: dict[tuple[bool, Limits], list[Slot]] = {}
+        self._count = self._made = 0
+        self._numbers: list[int] = []  # of removed slots, to be used again: users are few
+
+    def take(self, limits: Limits, *, isolated: bool) -> Slot | None:
+        """A slot with these limits; None where there is nothing to hold a task with."""
+        own_user = isolated and self._first_uid is not None
+        if self.hierarchy is None and not own_user:
+            return None
+        slot = self._pick(limits, own_user) or self._make(own_user)
+        if slot.group is not None:
+            if limits != slot.limits:
+                slot.group.limit(limits, self._device)
+                slot.limits = limits
+            if limits.memory:
+                slot.group.empty_cache(limits.memory // CACHE_PART)
+            slot.group.begin()
+            slot.before = slot.group.used()
+        return slot
+
+    def give_back(self, slot: Slot) -> None:
+        """Its task is over and none of its processes lives."""
+        if self._count >= KEPT:
+            self._remove(slot)
+            return
+        self._count += 1
+        self._free.setdefault((slot.uid is not None, slot.limits), []).append(slot)
+
+    def close(self) -> None:
+        for slots in self._free.values():
+            for slot in slots:
+                self._remove(slot)
+        self._free.clear()
+        if self.hierarchy is not None:
+            self.hierarchy.clear()
+
+    def _pick(self, limits: Limits, own_user: bool) -> Slot | None:
+        same = self._free.get((own_user, limits))
+        if not same:
+            same = next((slots for (user, _), slots in self._free.items() if user == own_user and slots), None)
+        if not same:
+            return None
+        self._count -= 1
+        return same.pop()
+
+    def _make(self, own_user: bool) -> Slot:
+        if self._numbers:
+            number = self._numbers.pop()
+        else:
+            self._made += 1
+            number = self._made
+        group = self.hierarchy.group(str(number)) if self.hierarchy is not None else None
+        uid = self._first_uid + number % UID_SPAN if own_user and self._first_uid is not None else None
+        slot = Slot(number, group, uid)
+        _start(slot)
+        if group is not None:
+            group.admit(slot.thread)
+        return slot
+
+    def _remove(self, slot: Slot) -> None:
+        slot.kill()
+        if self.hierarchy is not None:
+            self.hierarchy.go_home(slot.thread)
+        slot.calls.put(None)
+        if slot.group is not None:
+            slot.group.remove()
+        self._numbers.append(slot.number)
+
+
+def _start(slot: Slot) -> None:
+    """The thread lives as long as the slot: a task started by it dies with it (parent-death signal)."""
+    began = threading.Semaphore(0)
+
+    def serve() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are for the supervisor's own thread
+        slot.thread = threading.get_native_id()
+        if slot.uid is not None:
+            _become(slot.uid)
+        began.release()
+        while (work := slot.calls.get()) is not None:
+            call, done = work
+            call()
+            done.release()
+
+    before = threading.stack_size(STACK)
+    threading.Thread(target=serve, daemon=True, name=f"slot-{slot.number}").start()
+    threading.stack_size(before)
+    began.acquire()
+
+
+def _become(uid: int) -> None:
+    """This thread alone takes another user: the system calls themselves, since the C library would change every thread."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    keep = ctypes.c_long(0)  # the saved user stays root's, for this thread only: a program it starts loses it when it is loaded
+    for number, arguments in ((_SETGROUPS, (0, None)), (_SETRESGID, (uid, uid, keep)), (_SETRESUID, (uid, uid, keep))):
+        if libc.syscall(number, *arguments) != 0:
+            raise OSError(ctypes.get_errno(), f"the slot's thread could not become user {uid}")
+
+
+def can_change_user() -> bool:
+    return os.geteuid() == 0 and _SETRESUID != 0
