@@ -11,7 +11,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from headway.agent import cgroups
 from tests.support.databases import Databases
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_groups_left() -> Iterator[None]:
+    """Tests kill agents the hard way, and nobody starts those again to clean up after them."""
+    yield
+    cgroups.sweep()
 
 
 @pytest.fixture(scope="session")

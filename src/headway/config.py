@@ -113,6 +113,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     runner_growth: Annotated[int, _size("agent", "A runner is replaced when it grew by so much.", low=MIB)] = 256 * MIB
     runner_idle_s: Annotated[float, _duration("agent", "An idle runner ends after so long.")] = 60.0
     max_output: Annotated[int, _size("agent", "Output kept of one attempt; the middle of longer output is cut.", low=1024)] = MIB
+    max_processes: Annotated[int, Option("agent", "Processes and threads of one task.", low=1, high=1_000_000)] = 512
+    open_files: Annotated[int, Option("agent", "Open files of one process of a task.", low=64, high=_COUNT)] = 8192
+    cgroups: Annotated[
+        str, Option("agent", "Limits by the kernel's cgroups, or by a weaker watcher.", choices=("use", "avoid"))
+    ] = "use"
+    first_port: Annotated[int, Option("agent", "First TCP port to give to tasks.", low=1024, high=64_000)] = 20_000
+    sandbox_dir: Annotated[
+        str | None, Option("agent", "Folder for isolated tasks; others must be able to enter it.", unit="path")
+    ] = None
+    sandbox_paths: Annotated[
+        list[str], Option("agent", "Folders that isolated tasks may read besides the system's.", unit="paths")
+    ] = []
+    sandbox_uid: Annotated[
+        int, Option("agent", "First of 65,536 user ids for isolated tasks, when the agent is root.", low=1000, high=_COUNT)
+    ] = 200_000
 
     volumes: Annotated[dict[str, str], Option("agent", "Shared volumes of this node: name=folder.", unit="labels")] = {}
     runners: Annotated[dict[str, str], Option("agent", "Further warm runners: language=command line.", unit="labels")] = {}

@@ -50,6 +50,7 @@ PACKAGES = {
         Package("curl", "curl"),
         Package("redis-server", "redis-server"),
         Package("postgresql-15", "/usr/lib/postgresql/15/bin/initdb"),
+        Package("bubblewrap", "bwrap"),
     )
 }
 

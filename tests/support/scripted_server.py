@@ -33,7 +33,7 @@ from headway.wire.exchange import (
     encode_msgpack,
 )
 
-SMALL = Resources(cpus_milli=100, memory=2**20)
+SMALL = Resources(cpus_milli=100, memory=64 * 2**20)
 
 
 class ScriptedServer:
@@ -108,8 +108,8 @@ class ScriptedServer:
     def outcome(self, ref: tuple[int, int]) -> Outcome:
         return Outcome(self.finished[ref].outcome)
 
-    def error(self, ref: tuple[int, int]) -> dict[str, str]:
-        error: dict[str, str] = msgspec.json.decode(self.finished[ref].error or "{}")
+    def error(self, ref: tuple[int, int]) -> dict[str, Any]:
+        error: dict[str, Any] = msgspec.json.decode(self.finished[ref].error or "{}")
         return error
 
     def text(self, ref: tuple[int, int], stream: int = 1) -> str:

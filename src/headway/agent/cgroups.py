@@ -1,8 +1,10 @@
 """Kernel limits by cgroups: one group for each running task, in the agent's own part of the hierarchy (G3).
 
 Version 1 (or hybrid): a group in each of the hierarchies memory, cpu, cpuacct, pids and blkio. A *thread* may stand in a group of its own
-there, and what it starts begins inside: placing a task costs nothing (see slots). Version 2: one unified group; the task is moved into it
-before its program is loaded. Groups are pooled: making five costs 0.4-0.7 ms and moving a thread the first time 20 ms.
+there, and what it starts begins inside: placing a task costs nothing (see slots). It stands in memory, pids and cpuacct only: throttled by
+cpu or blkio it would hold up the whole supervisor, so tasks that live longer than a moment are moved into those two. Version 2: one
+unified group; the task is moved into it before its program is loaded. Groups are pooled: making five costs 0.4-0.7 ms and moving a thread
+the first time 20 ms.
 
 Everything lives below the group the agent itself was started in, so limits set from outside hold for agent and tasks together.
 """
@@ -19,10 +21,14 @@ from typing import NamedTuple, Protocol
 MOUNT = "/sys/fs/cgroup"
 V1 = ("memory", "cpu", "cpuacct", "pids", "blkio")
 V1_NEEDED = ("memory", "pids")
+V1_THREAD = ("memory", "pids", "cpuacct")
+V1_LATER = ("cpu", "blkio")
+KEEPER = "keeper"
+YOUNG_S = 60.0
 PERIOD_US = 100_000
 SHARES = 1024  # of one CPU
 LEAST_QUOTA_US = 1000  # the kernel takes no less
-KILL_S = 2.0
+KILL_S = 0.2  # a process in the middle of a long system call takes its time; its slot is looked after later
 
 
 class Limits(NamedTuple):
@@ -52,6 +58,8 @@ class Group(Protocol):
     def admit(self, thread: int) -> None: ...
     def limit(self, limits: Limits, device: str) -> None: ...
     def begin(self) -> None: ...
+    def settle(self) -> bool: ...
+    def empty(self) -> bool: ...
     def used(self) -> Used: ...
     def pids(self) -> list[int]: ...
     def close_door(self) -> None: ...
@@ -66,18 +74,14 @@ class Hierarchy(Protocol):
     controllers: tuple[str, ...]
 
     def group(self, name: str) -> Group: ...
+    def keep(self, thread: int) -> None: ...
     def go_home(self, thread: int) -> None: ...
     def clear(self) -> None: ...
 
 
 def find(instance: str) -> Hierarchy | None:
     """The hierarchy this process may make groups in, or None: then rlimits and a watcher have to do."""
-    try:
-        with open("/proc/self/cgroup") as file:
-            lines = [line.rstrip("\n").split(":", 2) for line in file]
-    except OSError:
-        return None
-    own = {name: path.rstrip("/") for _, names, path in lines for name in names.split(",")}
+    own = _own()
     v1 = {name: f"{MOUNT}/{name}{own[name]}" for name in V1 if name in own and _usable(f"{MOUNT}/{name}{own[name]}")}
     if all(name in v1 for name in V1_NEEDED):
         return _V1({name: f"{path}/headway-{instance}" for name, path in v1.items()})
@@ -89,6 +93,45 @@ def find(instance: str) -> Hierarchy | None:
     if not _usable(path) or not {"memory", "pids"} <= set(there):
         return None
     return _V2(path, instance, tuple(name for name in ("memory", "cpu", "pids", "io") if name in there))
+
+
+def sweep() -> list[str]:
+    """Remove the groups of agents that were killed with everything they had (version 1); returns their names."""
+    own = _own()
+    parents = {name: f"{MOUNT}/{name}{own[name]}" for name in V1 if name in own}
+    if "pids" not in parents:
+        return []
+    gone = []
+    for name in _folders(parents["pids"]):
+        base = f"{parents['pids']}/{name}"
+        if name.startswith("headway-") and _is_forsaken(base):
+            _remove_all({controller: f"{parent}/{name}" for controller, parent in parents.items()})
+            gone.append(name)
+    return gone
+
+
+def _is_forsaken(base: str) -> bool:
+    """No keeper stands in it. One that is being made has none yet."""
+    try:
+        young = time.time() - os.stat(base).st_mtime < YOUNG_S
+    except OSError:
+        return False
+    return not _read(f"{base}/{KEEPER}/tasks").strip() and (os.path.isdir(f"{base}/{KEEPER}") or not young)
+
+
+def _remove_all(paths: dict[str, str]) -> None:
+    for name in {name for path in paths.values() for name in _folders(path)}:
+        there = {controller: f"{path}/{name}" for controller, path in paths.items() if os.path.isdir(f"{path}/{name}")}
+        _V1Group(there).remove()
+    for path in paths.values():
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
+
+
+def _own() -> dict[str, str]:
+    """The groups this process is in, by controller; the unified hierarchy's under an empty name."""
+    lines = [line.split(":", 2) for line in _read("/proc/self/cgroup").splitlines()]
+    return {name: path.rstrip("/") for _, names, path in lines for name in names.split(",")}
 
 
 def device_of(path: str) -> str:
@@ -103,15 +146,20 @@ def device_of(path: str) -> str:
     return f"{major}:{minor}"
 
 
-def kill(group: Group) -> None:
-    """End whatever is inside, and nothing can be started while we do."""
+def kill(group: Group) -> bool:
+    """End whatever is inside, and nothing can be started while we do. True once it is empty."""
+    inside = group.pids()
+    if not inside:
+        return True
     group.close_door()
     until = time.monotonic() + KILL_S
-    while (inside := group.pids()) and time.monotonic() < until:
+    while inside and time.monotonic() < until:
         for pid in inside:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.0005)
+        inside = group.pids()
+    return not inside
 
 
 # --- version 1 ---------------------------------------------------------------------------------------------------------
@@ -125,6 +173,7 @@ class _V1:
         self.version = 1
         self.controllers = tuple(self.paths)
         self.clear()
+        sweep()
         for path in self.paths.values():
             os.makedirs(path, exist_ok=True)
         if "cpu" in self.paths:
@@ -133,6 +182,12 @@ class _V1:
     def group(self, name: str) -> _V1Group:
         return _V1Group({controller: f"{path}/{name}" for controller, path in self.paths.items()})
 
+    def keep(self, thread: int) -> None:
+        """As long as this thread lives, these groups are somebody's."""
+        path = f"{self.paths['pids']}/{KEEPER}"
+        os.makedirs(path, exist_ok=True)
+        _write(f"{path}/tasks", str(thread))
+
     def go_home(self, thread: int) -> None:
         """Out of its slot, back to where the agent is."""
         for path in self.paths.values():
@@ -140,17 +195,11 @@ class _V1:
 
     def clear(self) -> None:
         """Nothing of this agent, nor of one before it, stays."""
-        names = {name for path in self.paths.values() for name in _folders(path)}
-        for name in names:
-            there = {c: f"{path}/{name}" for c, path in self.paths.items() if os.path.isdir(f"{path}/{name}")}
-            _V1Group(there).remove()
-        for path in self.paths.values():
-            with contextlib.suppress(OSError):
-                os.rmdir(path)
+        _remove_all(self.paths)
 
 
 class _V1Group:
-    place = None
+    place: str | None = None
 
     def __init__(self, paths: dict[str, str]) -> None:
         self._paths = paths
@@ -167,8 +216,25 @@ class _V1Group:
         return self._fds[file]
 
     def admit(self, thread: int) -> None:
-        for path in self._paths.values():
-            _write(f"{path}/tasks", str(thread))
+        for controller in V1_THREAD:
+            if controller in self._paths:
+                _write(f"{self._paths[controller]}/tasks", str(thread))
+
+    def settle(self) -> bool:
+        """Move what runs here under the throttles too; True when nothing was outside any more."""
+        inside = set(self.pids())
+        settled = True
+        for controller in V1_LATER:
+            path = self._paths.get(controller)
+            for pid in inside - set(map(int, _read(f"{path}/cgroup.procs").split())) if path else ():
+                settled = False
+                with contextlib.suppress(OSError):  # it has ended
+                    _write(f"{path}/cgroup.procs", str(pid))
+        return settled
+
+    def empty(self) -> bool:
+        """Not even a dead process that nobody has waited for: it would count."""
+        return int(os.pread(self._open("pids", "pids.current"), 32, 0)) <= 1
 
     def limit(self, limits: Limits, device: str) -> None:
         old, self._limits = self._limits, limits
@@ -211,8 +277,9 @@ class _V1Group:
         return Used(peak, int(cpu) // 1_000_000, kills, refused)
 
     def pids(self) -> list[int]:
+        """Without ourselves: our thread stands in here too. Opened anew each time: the list is the one of the opening."""
         me = os.getpid()
-        text = _read(f"{next(iter(self._paths.values()))}/cgroup.procs")
+        text = _read(f"{self._paths['pids' if 'pids' in self._paths else next(iter(self._paths))]}/cgroup.procs")
         return [pid for pid in map(int, text.split()) if pid not in (me, 0)]
 
     def close_door(self) -> None:
@@ -229,10 +296,10 @@ class _V1Group:
 
     def remove(self) -> None:
         """The thread that stood inside is gone or was moved away."""
+        kill(self)
         for fd in self._fds.values():
             os.close(fd)
         self._fds.clear()
-        kill(self)
         for path in self._paths.values():
             with contextlib.suppress(OSError):
                 os.rmdir(path)
@@ -265,6 +332,9 @@ class _V2:
     def group(self, name: str) -> _V2Group:
         return _V2Group(f"{self.base}/{name}", self.controllers)
 
+    def keep(self, thread: int) -> None:
+        """Threads cannot stand in groups of their own here."""
+
     def go_home(self, thread: int) -> None:
         """Threads never left."""
 
@@ -280,11 +350,19 @@ class _V2Group:
         self._path, self._controllers = path, controllers
         with contextlib.suppress(FileExistsError):
             os.mkdir(path)
-        self.place = f"{path}/cgroup.procs"
+        self.place: str | None = f"{path}/cgroup.procs"
         self._limits = Limits()
 
     def admit(self, thread: int) -> None:
         """Threads cannot stand in groups of their own here."""
+
+    def settle(self) -> bool:
+        """Everything is under every limit from the beginning."""
+        return True
+
+    def empty(self) -> bool:
+        text = _read(f"{self._path}/pids.current")
+        return int(text) == 0 if text else not self.pids()
 
     def limit(self, limits: Limits, device: str) -> None:
         old, self._limits = self._limits, limits

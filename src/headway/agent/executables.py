@@ -5,29 +5,37 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import time
 from collections.abc import Callable
 
-from headway.agent import tree
+from headway.agent import tree, watcher
+from headway.agent.cgroups import Used
 from headway.agent.clock import boottime, wall_ms
+from headway.agent.disk import used as disk_used
 from headway.agent.interpreters import NotStartable
 from headway.agent.loop import Loop
-from headway.agent.process import INSTANCE, READ, Process, Spawner, finish, not_started, read_available
+from headway.agent.places import OWN_PROCESSES, Place, Places
+from headway.agent.process import INSTANCE, READ, Process, Spawner, Usage, exit_code, finish, not_started, read_available
 from headway.agent.reports import Outbox
-from headway.agent.scratch import Scratch
+from headway.agent.sandbox import Told
 from headway.agent.spawn import Launch
 from headway.domain.task import Definition
-from headway.wire.exchange import Finished, Order
+from headway.wire.exchange import Excess, Finished, Order
 
 Exit = tuple[int, int, resource.struct_rusage]  # process id, status, usage
 QUIET_S = 0.02  # a process that lives longer has its pipes watched; most end before and are read once, at their end
 FLOOD = 32 * 1024
+ORPHANS = 1000
+LINGER_S = 0.02  # between the end of a sandbox and the end of the first process in it
 LAST_WORDS = 2**21  # read at most this much of a pipe after the end: someone may go on writing
 
 
 class Executables:
-    def __init__(self, loop: Loop, outbox: Outbox, spawner: Spawner, scratch: Scratch, instance: str, max_output: int) -> None:
+    def __init__(self, loop: Loop, outbox: Outbox, spawner: Spawner, places: Places, instance: str, max_output: int) -> None:
         self._loop, self._outbox, self._spawner = loop, outbox, spawner
-        self._scratch, self._instance, self._max_output = scratch, instance, max_output
+        self._places, self._instance, self._max_output = places, instance, max_output
+        self._watch_at = 0.0
+        self._orphans: dict[int, resource.struct_rusage] = {}  # reaped here lately, though started by tasks
         self._by_pid: dict[int, Process] = {}
         self._by_task: dict[int, Process] = {}
         self._quiet: set[int] = set()  # paused descriptors
@@ -53,11 +61,13 @@ class Executables:
         return failed + self.start(begun)
 
     def begin(self, order: Order, definition: Definition) -> tuple[Process, Finished | None]:
-        """An attempt with its folder and without a program; finished already when the node has no folder for it."""
+        """An attempt with its place and without a program; finished already when the node has no place for it."""
         capture = self._spawner.granted.capture(order, definition, self._max_output)
-        process = Process(order, "", capture, boottime(), wall_ms())
+        process = Process(order, capture, boottime(), wall_ms())
         try:
-            process.dir = self._scratch.take()
+            process.place = self._places.take(definition)
+        except NotStartable as error:
+            return process, not_started(process, str(error), wall_ms())
         except OSError as error:
             return process, not_started(process, f"the node could not prepare the task: {error}", wall_ms())
         return process, None
@@ -69,6 +79,7 @@ class Executables:
         for process, definition in begun:
             process.registered = False
             try:
+                self._places.make_ready(process.place)
                 prepared.append((process, definition, self._spawner.prepare(process, definition)))
             except NotStartable as error:
                 unable.append((process, str(error)))
@@ -80,6 +91,7 @@ class Executables:
                 unable.append((process, why))
             else:
                 self._by_pid[process.pid] = self._by_task[process.order.id] = process
+                self._begun(process)
         for process, _ in unable:
             process.close()
             self.leave(process)
@@ -92,11 +104,29 @@ class Executables:
         process = self._by_task.get(task)
         if process is None:
             return
-        marked = process.marked(self._instance)
         if force:
-            tree.kill([process.pid], marked)
+            self._kill(process)
         else:
-            tree.terminate([process.pid], marked)
+            tree.send(self._members(process), signal.SIGTERM)
+
+    def _kill(self, process: Process) -> None:
+        """Every process of it. In a slot the group knows them all; elsewhere they are looked for."""
+        slot = process.place.slot if process.place is not None else None
+        if slot is None or slot.group is None or not slot.kill():
+            tree.kill([process.pid], process.marked(self._instance))
+
+    def _members(self, process: Process) -> set[int]:
+        """Who is to be told: of an isolated task everyone but the sandbox itself, whose end would be theirs, without grace."""
+        slot = process.place.slot if process.place is not None else None
+        if slot is not None and slot.group is not None:
+            found = set(slot.pids())
+        else:
+            found = tree.members([process.pid], process.marked(self._instance))
+        return found - {process.pid} if process.isolated else found
+
+    def kill_all(self) -> None:
+        for process in self._by_pid.values():
+            self._kill(process)
 
     def tree_of(self, task: int) -> tuple[list[int], tree.Marked | None]:
         """The first process of a task and the marks of all of them; nothing when it has ended."""
@@ -105,20 +135,32 @@ class Executables:
 
     def signal(self, task: int, name: str) -> None:
         if (process := self._by_task.get(task)) is not None:
-            tree.send([process.pid], signal.Signals[f"SIG{name}"])
+            tree.send(self._first(process), signal.Signals[f"SIG{name}"])
+
+    def _first(self, process: Process) -> list[int]:
+        """The task's own first process; the sandbox has two before it."""
+        pids = [process.pid]
+        for _ in range(2 if process.isolated else 0):
+            pids = [child for pid in pids for child in tree.children(pid)]
+        return pids
 
     def ended(self, exits: list[Exit], known: set[int]) -> list[Finished]:
         """These children were reaped. `known` are the supervisor's other children."""
         gone = [(self._by_pid.pop(pid), status, usage) for pid, status, usage in exits if pid in self._by_pid]
         for process, _, _ in gone:
             del self._by_task[process.order.id]
-        self._kill_strays(known)
+        for pid, _, rusage in exits:
+            self._places.removed(pid)
+            self._orphans[pid] = rusage
+        self._kill_strays(known | self._places.removers)
         told: list[Finished] = []
         for process, status, usage in gone:
             finished = self._finish(process, status, usage)
             if not self.keep(process, finished):
                 self.leave(process)
                 told.append(finished)
+        if len(self._orphans) > ORPHANS:
+            self._orphans.clear()
         return told
 
     def _finish(self, process: Process, status: int, usage: resource.struct_rusage) -> Finished:
@@ -134,17 +176,87 @@ class Executables:
         if last := process.capture.close(now):
             self._outbox.add("output", last)
         self._forget_pipes(process)
+        box = process.told()
         process.close()
-        cpu_ms = round((usage.ru_utime + usage.ru_stime) * 1000)
-        finished = finish(process, status, now, cpu_ms, _peak(usage))
+        finished = finish(process, status, now, self._usage(process, status, usage, box), box)
         if os.WIFSIGNALED(status) and self._spawner.granted.contained(process.order.definition):
             self._spawner.granted.containers.left(process.order)
         return finished
 
     def leave(self, process: Process) -> None:
-        """Give its folder back."""
-        if process.dir:
-            self._scratch.give_back(process.dir)
+        """Give its place back."""
+        if process.place is not None:
+            self._places.give_back(process.place)
+            process.place = None
+
+    # --- limits
+
+    def _begun(self, process: Process) -> None:
+        place = process.place
+        assert place is not None
+        if place.disk is None:
+            self._places.watch(place, lambda: self._kill(process), lambda: self._pids(process))
+
+    def _pids(self, process: Process) -> list[int]:
+        slot = process.place.slot if process.place is not None else None
+        return slot.pids() if slot is not None and slot.group is not None else [process.pid]
+
+    def _usage(self, process: Process, status: int, usage: resource.struct_rusage, box: Told) -> Usage:
+        """What it used; and why it was ended, if that was for a limit."""
+        place = process.place
+        assert place is not None
+        if box.first is not None:
+            usage = self._usage_inside(box.first) or usage
+        cpu_ms = round((usage.ru_utime + usage.ru_stime) * 1000)
+        memory = _peak(usage) or process.resident or None
+        if place.slot is not None and place.slot.group is not None:
+            used = place.slot.used()
+            memory, cpu_ms = used.peak if used.peak is not None else memory, max(cpu_ms, used.cpu_ms)
+            if process.excess is None and status:
+                process.excess = _excess(used, place)
+        if process.excess is None and place.disk is not None and status:
+            process.excess = _disk_excess(place, status)
+        return Usage(cpu_ms, memory, usage.ru_inblock * 512, usage.ru_oublock * 512)
+
+    def _usage_inside(self, first: int) -> resource.struct_rusage | None:
+        """Of everything in a sandbox. Its first process has waited for all others, and comes to us when the sandbox has ended."""
+        until = boottime() + LINGER_S
+        while first not in self._orphans and boottime() < until:
+            try:
+                pid, _, usage = os.wait4(first, os.WNOHANG)
+            except ChildProcessError:
+                break  # it never came to us
+            if pid:
+                return usage
+            time.sleep(0.0005)
+        return self._orphans.pop(first, None)
+
+    def _look_at_limits(self, now: float) -> None:
+        """Tasks that go on though they hit a limit: one of their processes was killed or could not be started."""
+        without: dict[int, Process] = {}
+        for process in self._by_pid.values():
+            place = process.place
+            if place is None or process.excess is not None or now - process.since < QUIET_S:
+                continue
+            if place.slot is None or place.slot.group is None:
+                without[process.pid] = process
+                continue
+            if not place.slot.settled:
+                place.slot.settled = place.slot.group.settle()
+            if (excess := _excess(place.slot.used(), place)) is not None:
+                process.excess = excess
+                self._kill(process)
+        if without and now >= self._watch_at:
+            self._watch_at = now + watcher.EVERY_S
+            self._look_without_groups(without)
+
+    def _look_without_groups(self, processes: dict[int, Process]) -> None:
+        found, memory = watcher.above({pid: p.place.limits for pid, p in processes.items() if p.place is not None})
+        for pid, process in processes.items():
+            process.resident = max(process.resident, memory.get(pid, 0))
+            if (excess := found.get(pid)) is not None:
+                process.excess = excess
+                self._kill(process)
 
     # --- output
 
@@ -152,6 +264,8 @@ class Executables:
         for fd in self._quiet:
             self._loop.resume(fd)
         self._quiet.clear()
+        self._look_at_limits(now)
+        self._places.tick()
         for process in self._by_pid.values():
             if not process.registered and now - process.since >= QUIET_S:
                 process.registered = True
@@ -216,6 +330,29 @@ class Executables:
             self.leave(process)
         self._by_pid.clear()
         self._by_task.clear()
+
+
+def _excess(used: Used, place: Place) -> Excess | None:
+    """The limit the kernel says was hit."""
+    if used.kills:
+        return Excess("memory", max(used.peak or 0, place.limits.memory), place.limits.memory)
+    if used.refused:
+        allowed = place.limits.processes - (OWN_PROCESSES if place.isolated else 0)
+        return Excess("processes", allowed + 1, allowed)
+    return None
+
+
+def _disk_excess(place: Place, status: int) -> Excess | None:
+    """Ended by the watch, or by the kernel because one file became too large."""
+    disk = place.disk
+    assert disk is not None
+    too_large = exit_code(status, isolated=place.isolated) == -signal.SIGXFSZ
+    if not disk.over and not too_large and not place.isolated:
+        return None
+    used = disk_used(disk.folders, disk.limit)
+    if not disk.over and not too_large and used < disk.limit:  # it may also have been told by the kernel, and given up by itself
+        return None
+    return Excess("disk", max(used, disk.used, disk.limit), disk.limit)
 
 
 def _peak(usage: resource.struct_rusage) -> int | None:

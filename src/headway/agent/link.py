@@ -39,6 +39,13 @@ class Terms(msgspec.Struct):
     syslog: str = "/dev/log"
     journald: str = "/run/systemd/journal/socket"
     log_dir: str | None = None
+    max_processes: int = 512
+    open_files: int = 8192
+    cgroups: str = "use"
+    first_port: int = 20_000
+    sandbox_dir: str | None = None
+    sandbox_paths: list[str] = []
+    sandbox_uid: int = 200_000
 
 
 class Setup(msgspec.Struct, array_like=True, tag="setup"):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import stat
 import sys
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,19 +17,32 @@ from headway.agent.contain import NOTE as OUT_OF_MEMORY
 from headway.agent.granted import Granted
 from headway.agent.interpreters import NotStartable
 from headway.agent.output import Capture
+from headway.agent.places import Place, Places
 from headway.agent.reports import error_text
+from headway.agent.sandbox import ALONE, STATUS_FD, WORK, Told, told
 from headway.agent.scratch import CHECKPOINT
 from headway.agent.spawn import Launch, launch
 from headway.agent.tokens import Tokens, waits_for
+from headway.domain.isolation import EVERYTHING
 from headway.domain.lifecycle import Outcome
 from headway.domain.task import Definition
-from headway.wire.exchange import Dependencies, ErrorInfo, Finished, Order
+from headway.domain.units import size_text
+from headway.wire.exchange import Dependencies, ErrorInfo, Excess, Finished, Order
 
 INSTANCE = "HEADWAY_AGENT_INSTANCE"  # marks every process that tasks of this agent started
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "USER", "LOGNAME", "TZ", "TMPDIR")
 RESULT_LIMIT = 4 * 2**20
 READ = 64 * 1024
 TRY_LATER, REQUEUE = 75, 85
+INSIDE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+OUTCOMES = {"memory": Outcome.OUT_OF_MEMORY, "processes": Outcome.TOO_MANY_PROCESSES, "disk": Outcome.DISK_FULL}
+
+
+class Usage(NamedTuple):
+    cpu_ms: int
+    max_memory: int | None
+    read_bytes: int
+    written_bytes: int
 
 
 def clean_environment(source: Mapping[str, str], instance: str) -> dict[str, str]:
@@ -42,13 +58,28 @@ def clean_environment(source: Mapping[str, str], instance: str) -> dict[str, str
 class Process:
     """A running executable."""
 
-    __slots__ = ("capture", "dir", "order", "pid", "registered", "since", "started_ms", "stderr", "stdout")
+    __slots__ = (
+        "capture", "excess", "order", "pid", "place", "registered", "resident", "shown", "since", "started_ms", "status", "stderr",
+        "stdout",
+    )  # fmt: skip
 
-    def __init__(self, order: Order, directory: str, capture: Capture, since: float, started_ms: int) -> None:
-        self.order, self.dir, self.capture = order, directory, capture
+    def __init__(self, order: Order, capture: Capture, since: float, started_ms: int) -> None:
+        self.order, self.capture = order, capture
         self.since, self.started_ms = since, started_ms
-        self.pid = self.stdout = self.stderr = -1
+        self.pid = self.stdout = self.stderr = self.status = -1
         self.registered = False
+        self.place: Place | None = None
+        self.excess: Excess | None = None  # the limit it is being ended for
+        self.resident = 0  # the most memory a watcher saw, where there is no cgroup
+        self.shown: list[str] = []  # further paths an isolated task may read
+
+    @property
+    def dir(self) -> str:
+        return self.place.dir if self.place is not None else ""
+
+    @property
+    def isolated(self) -> bool:
+        return self.place is not None and self.place.isolated
 
     @property
     def fds(self) -> tuple[tuple[int, int], ...]:
@@ -58,30 +89,67 @@ class Process:
         return tree.carries(f"{INSTANCE}={instance}", f"HEADWAY_TASK_ID={self.order.id}", f"HEADWAY_ATTEMPT={self.order.attempt}")
 
     def close(self) -> None:
-        for _, fd in self.fds:
+        for fd in (self.stdout, self.stderr, self.status):
             if fd >= 0:
                 os.close(fd)
-        self.stdout = self.stderr = -1
+        self.stdout = self.stderr = self.status = -1
+
+    def told(self) -> Told:
+        """What its sandbox said."""
+        return told(read_available(self.status)[0]) if self.status >= 0 else Told(None, None)
 
 
 class Spawner:
     """Starts executables, many at a time."""
 
-    def __init__(self, base_env: dict[str, str], granted: Granted) -> None:
-        self._base_env, self.granted = base_env, granted
+    def __init__(self, base_env: dict[str, str], granted: Granted, places: Places) -> None:
+        self._base_env, self.granted, self._places = base_env, granted, places
         self.tokens = Tokens()
         self._argv: dict[int, tuple[Definition, list[str]]] = {}  # definition -> what it runs, looked up once
 
     def prepare(self, process: Process, definition: Definition) -> Launch:
         """Its environment, folders and pipes; NotStartable when it is clear already that it cannot run."""
+        place = process.place
+        assert place is not None
         env = self._environment(process, definition)
         workdir = process.dir if definition.content.image else definition.workdir or process.dir
         argv = self._command(process.order, definition, env, workdir, process.dir, fresh=False)
+        opens: tuple[tuple[int, str], ...] = ()
+        passes: tuple[tuple[int, int], ...] = ()
+        if place.isolated:
+            argv, opens = self._inside(process, definition, argv)
+            workdir = process.dir
+            process.status, child_status = os.pipe()
+            os.set_blocking(process.status, False)
+            passes = ((child_status, STATUS_FD),)
         process.stdout, child_stdout = os.pipe()
         process.stderr, child_stderr = os.pipe()
         os.set_blocking(process.stdout, False)
         os.set_blocking(process.stderr, False)
-        return Launch(argv, env, workdir, child_stdout, child_stderr)
+        # An isolated task can write nowhere but into its folders: a file as large as their limit is too large already.
+        largest = place.disk_limit if place.isolated else 0
+        return Launch(argv, env, workdir, child_stdout, child_stderr, place.slot, opens, passes, largest)
+
+    def _inside(
+        self, process: Process, definition: Definition, argv: list[str]
+    ) -> tuple[list[str], tuple[tuple[int, str], ...]]:
+        """The command line that runs `argv` in the sandbox."""
+        box, scratch = self._places.box()
+        for what, path in (("program", argv[0]), ("working directory", definition.workdir or WORK)):
+            if not box.visible(path) and not any(f"{path}/".startswith(f"{shown}/") for shown in process.shown):
+                raise NotStartable(
+                    f"the {what} {path!r} is not visible inside the sandbox: upload it with the task, or let the operator "
+                    "add its folder to the agent's sandbox_paths"
+                )
+        argv = box.command(
+            argv,
+            process.dir,
+            private_tmp=scratch.tmp_of(process.dir),
+            shown=process.shown,
+            chdir=definition.workdir or WORK,
+            network=() if definition.network == (EVERYTHING,) else ALONE,
+        )
+        return argv, box.opens
 
     def launch(self, prepared: Sequence[tuple[Process, Definition, Launch]]) -> dict[int, str]:
         """Start them; returns why some could not be started, by task."""
@@ -90,8 +158,8 @@ class Spawner:
         for process, definition, program in prepared:
             if program.error:
                 self._again(process, definition, program, failed)
-            os.close(program.stdout)
-            os.close(program.stderr)
+            for fd in (program.stdout, program.stderr, *(ours for ours, _ in program.passes)):
+                os.close(fd)
             process.pid = program.pid
         return failed
 
@@ -101,6 +169,8 @@ class Spawner:
             if not os.path.isdir(program.workdir):
                 raise NotStartable(f"the working directory {program.workdir!r} cannot be entered: no such directory")
             program.argv = self._command(process.order, definition, program.env, program.workdir, process.dir, fresh=True)
+            if process.isolated:
+                program.argv, _ = self._inside(process, definition, program.argv)
             launch([program])
             if program.error:
                 raise NotStartable(f"{program.argv[0]!r} could not be started: {os.strerror(program.error)}")
@@ -118,8 +188,17 @@ class Spawner:
         return argv
 
     def _environment(self, process: Process, definition: Definition) -> dict[str, str]:
-        order, directory = process.order, process.dir
-        env = {**self._base_env, **definition.env} if definition.env else self._base_env.copy()
+        order, directory, place = process.order, process.dir, process.place
+        assert place is not None
+        env = self._base_env.copy()
+        if place.isolated:
+            directory = WORK
+            env |= {"PATH": INSIDE_PATH, "HOME": WORK, "TMPDIR": "/tmp", "USER": "task", "LOGNAME": "task"}
+        if definition.env:
+            env |= definition.env
+        if place.ports:
+            env["HEADWAY_PORTS"] = ",".join(map(str, place.ports))
+            env.setdefault("PORT", str(place.ports[0]))
         env["HEADWAY_TASK_ID"] = str(order.id)
         env["HEADWAY_ATTEMPT"] = str(order.attempt)
         env["HEADWAY_RESULT"] = f"{directory}/result"
@@ -132,8 +211,9 @@ class Spawner:
             env["TRACEPARENT"] = order.traceparent
         if order.input and order.input != b"null":
             env["HEADWAY_INPUT"] = f"{directory}/input"
-            with open(f"{directory}/input", "wb") as file:
+            with open(f"{process.dir}/input", "wb") as file:
                 file.write(order.input)
+            os.chmod(f"{process.dir}/input", 0o644)  # an isolated task is another user; the folder around it is its own
         else:
             env["HEADWAY_INPUT"] = os.devnull
         if order.dependencies is not None:
@@ -160,20 +240,25 @@ def read_available(fd: int) -> tuple[bytes, bool]:
     return data, not data
 
 
-def finish(process: Process, status: int, ended_ms: int, cpu_ms: int, max_memory: int | None) -> Finished:
+def finish(process: Process, status: int, ended_ms: int, usage: Usage, box: Told) -> Finished:
     """How the attempt ended, from its exit status, its result file and the end of its stderr."""
     order = process.order
-    finished = Finished(
-        order.id, order.attempt, Outcome.SUCCEEDED, process.started_ms, ended_ms, cpu_ms=cpu_ms, max_memory=max_memory
-    )
-    code = os.waitstatus_to_exitcode(status)
+    if process.isolated and os.WIFEXITED(status) and box.exit_code is None and process.excess is None:
+        why = process.capture.stderr_tail.decode(errors="replace").strip() or f"it ended with {os.WEXITSTATUS(status)}"
+        return not_started(process, f"the sandbox could not be made: {why}", ended_ms)
+    finished = Finished(order.id, order.attempt, Outcome.SUCCEEDED, process.started_ms, ended_ms)
+    finished.cpu_ms, finished.max_memory, finished.read_bytes, finished.written_bytes = usage
+    code = exit_code(status, isolated=process.isolated)
     finished.exit_code = code if code >= 0 else 128 - code  # as shells say it
     if code == 137 and os.path.exists(f"{process.dir}/{OUT_OF_MEMORY}"):
         finished.outcome = Outcome.OUT_OF_MEMORY
         finished.error = error_text(ErrorInfo("OutOfMemory", "the container used more memory than it may"))
         return finished
     tail = process.capture.stderr_tail.decode(errors="replace").strip()
-    if code < 0:
+    if process.excess is not None:
+        finished.outcome = OUTCOMES[process.excess.what]
+        finished.error = error_text(ErrorInfo(*said(process.excess), tail, process.excess))
+    elif code < 0:
         name = signal.Signals(-code).name if -code in signal.valid_signals() and -code < signal.SIGRTMIN else str(-code)
         finished.outcome = Outcome.SIGNAL
         finished.error = error_text(ErrorInfo(name, f"ended by signal {name}", tail))
@@ -192,6 +277,21 @@ def finish(process: Process, status: int, ended_ms: int, cpu_ms: int, max_memory
     return finished
 
 
+def exit_code(status: int, *, isolated: bool) -> int:
+    """Negative for a signal. The sandbox says 128 + the signal's number, as shells do."""
+    code = os.waitstatus_to_exitcode(status)
+    return 128 - code if isolated and 128 < code < 128 + signal.SIGRTMIN else code
+
+
+def said(excess: Excess) -> tuple[str, str]:
+    """The type and the message of an error: what was used and what was allowed."""
+    if excess.what == "memory":
+        return "OutOfMemory", f"used more than the {size_text(excess.allowed)} of memory it was allowed"
+    if excess.what == "processes":
+        return "TooManyProcesses", f"tried to have more than the {excess.allowed:g} processes it was allowed"
+    return "DiskFull", f"wrote {size_text(excess.used)} into its folder and was allowed {size_text(excess.allowed)}"
+
+
 def not_started(process: Process, why: str, now_ms: int) -> Finished:
     order = process.order
     error = error_text(ErrorInfo("NotStartable", why))
@@ -199,20 +299,29 @@ def not_started(process: Process, why: str, now_ms: int) -> Finished:
 
 
 def _take_result(process: Process, finished: Finished) -> None:
-    if not os.access(f"{process.dir}/result", os.F_OK):  # the usual case, and cheaper than an exception
-        return
+    """Only a plain file of the task's own folder counts: a link could lead to what the task itself may not read."""
     try:
-        with open(f"{process.dir}/result", "rb") as file:
-            data = file.read(RESULT_LIMIT + 1)
-    except OSError as error:
-        finished.outcome = Outcome.ERROR
-        finished.error = error_text(ErrorInfo("ResultUnreadable", f"the result file cannot be read: {error.strerror}"))
+        fd = os.open(f"{process.dir}/result", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
         return
+    except OSError as error:
+        why = "it is a link" if error.errno == errno.ELOOP else error.strerror
+        _unusable(finished, "ResultUnreadable", f"the result file cannot be read: {why}")
+        return
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            _unusable(finished, "ResultUnreadable", "the result file cannot be read: it is not a plain file")
+            return
+        data = file.read(RESULT_LIMIT + 1)
     if len(data) > RESULT_LIMIT:
-        finished.outcome = Outcome.ERROR
-        finished.error = error_text(ErrorInfo("ResultTooLarge", f"the result is larger than {RESULT_LIMIT} bytes"))
+        _unusable(finished, "ResultTooLarge", f"the result is larger than {RESULT_LIMIT} bytes")
         return
     finished.result = as_json(data)
+
+
+def _unusable(finished: Finished, kind: str, message: str) -> None:
+    finished.outcome = Outcome.ERROR
+    finished.error = error_text(ErrorInfo(kind, message))
 
 
 def as_json(data: bytes) -> bytes | None:

@@ -2,55 +2,121 @@
 
 Making and removing two folders costs 300-900 µs of journalled file system for each attempt, as much as starting the
 program. An attempt gets a clean one and leaves it; what it wrote there is removed before the next attempt sees it.
+A folder with very much in it, or nested too deep, is put aside and removed by a process of its own: the supervisor must
+not be held up by what a task left behind.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import stat
 
 CHECKPOINT = "checkpoint"
+TMP = "tmp"
 KEPT = 64  # free folders; a burst's surplus is removed
+DEEP = 20  # levels
+QUICK = 200  # entries removed here; more are left to a process
 
 
 class Scratch:
-    def __init__(self, root: str) -> None:
-        """`root` must be empty or missing: what an earlier supervisor left is removed."""
-        shutil.rmtree(root, ignore_errors=True)
-        os.makedirs(root, mode=0o700)
-        self.root = root
+    def __init__(self, root: str, *, isolated: bool = False) -> None:
+        """`root` must be empty or missing: what an earlier supervisor left is removed. Isolated: with a /tmp beside each folder."""
+        remove(root)
+        os.makedirs(root, mode=0o711 if isolated else 0o700)
+        self.root, self._isolated = root, isolated
         self._free: list[str] = []
         self._made = 0
+        self.removers: set[int] = set()  # processes of ours that remove what was put aside
 
-    def take(self) -> str:
-        """An empty folder with an empty folder for checkpoints in it."""
-        if self._free:
-            return self._free.pop()
-        self._made += 1
-        path = f"{self.root}/{self._made}"
-        os.mkdir(path, 0o700)
-        os.mkdir(f"{path}/{CHECKPOINT}", 0o700)
+    def take(self, uid: int | None = None) -> str:
+        """An empty folder with an empty folder for checkpoints in it, owned by the user that will run there."""
+        path = self._free.pop() if self._free else self._make()
+        if uid is not None:
+            for folder in self._folders(path):
+                os.chown(folder, uid, uid)
         return path
 
     def give_back(self, path: str) -> None:
         """Its attempt is over and none of its processes lives."""
+        budget = QUICK
         try:
-            if len(self._free) < KEPT and _cleaned(path):
+            for folder in self._folders(path):
+                os.chmod(folder, 0o700)
+                budget = _empty(folder, budget, keep=CHECKPOINT if folder == path else "")
+            if budget > 0 and len(self._free) < KEPT:
                 self._free.append(path)
                 return
         except OSError:
             pass  # it was changed beyond use: it is removed below, and the next attempt gets a new one
-        shutil.rmtree(path, ignore_errors=True)
+        self._put_aside(path)
+
+    def close(self) -> None:
+        remove(self.root)
+
+    def tmp_of(self, path: str) -> str:
+        return f"{os.path.dirname(path)}/{TMP}"
+
+    def _make(self) -> str:
+        self._made += 1
+        path = f"{self.root}/{self._made}"
+        if self._isolated:
+            os.mkdir(path, 0o711)
+            os.mkdir(f"{path}/{TMP}", 0o700)
+            path = f"{path}/work"
+        os.mkdir(path, 0o700)
+        os.mkdir(f"{path}/{CHECKPOINT}", 0o700)
+        return path
+
+    def _folders(self, path: str) -> list[str]:
+        """Everything of it that the attempt may write into."""
+        folders = [path, f"{path}/{CHECKPOINT}"]
+        return [*folders, self.tmp_of(path)] if self._isolated else folders
+
+    def _put_aside(self, path: str) -> None:
+        whole = os.path.dirname(path) if self._isolated else path
+        self.removers.add(_start_removing(whole))
 
 
-def _cleaned(path: str) -> bool:
-    """Remove what is in the folder; True when it looks as it did when it was made."""
-    for name in os.listdir(path):
-        if name == CHECKPOINT:
-            continue
-        inside = f"{path}/{name}"
-        if os.path.isdir(inside) and not os.path.islink(inside):
-            shutil.rmtree(inside)
-        else:
-            os.unlink(inside)
-    return not os.listdir(f"{path}/{CHECKPOINT}")
+def remove(path: str) -> None:
+    """All of it, and wait."""
+    os.waitpid(_start_removing(path), 0)
+
+
+def _empty(folder: str, budget: int, *, keep: str = "") -> int:
+    """Remove what is in the folder, as long as the budget of entries lasts; returns what is left of it."""
+    if not stat.S_ISDIR(os.lstat(folder).st_mode):
+        raise NotADirectoryError(folder)
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name == keep and entry.is_dir(follow_symlinks=False):
+                continue
+            budget -= 1
+            if budget <= 0:
+                return 0
+            if entry.is_dir(follow_symlinks=False):
+                budget = _remove_small(entry.path, budget)
+            else:
+                os.unlink(entry.path)
+    return budget
+
+
+def _remove_small(path: str, budget: int) -> int:
+    """A folder of few entries and few levels; anything larger uses the budget up."""
+    count, left = 0, [(path, 0)]
+    while left:
+        where, depth = left.pop()
+        with os.scandir(where) as entries:
+            for entry in entries:
+                count += 1
+                if count >= budget or depth > DEEP:
+                    return 0
+                if entry.is_dir(follow_symlinks=False):
+                    left.append((entry.path, depth + 1))
+    shutil.rmtree(path)
+    return budget - count
+
+
+def _start_removing(path: str) -> int:
+    """A process that removes it, however much and however deep it is; any user's, when we may."""
+    return os.posix_spawnp("rm", ["rm", "-rf", "--", path], {"PATH": os.defpath}, setsigmask=())

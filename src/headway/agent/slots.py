@@ -13,6 +13,7 @@ import platform
 import queue
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -23,6 +24,7 @@ KEPT = 64  # free slots; a burst's surplus is removed
 UID_SPAN = 1024  # users for each agent of a machine
 STACK = 256 * 1024
 CACHE_PART = 4  # cached files of earlier tasks are dropped when they fill a quarter of the next one's memory
+NOTHING = Used(None, 0, 0, 0)
 _SETGROUPS, _SETRESGID, _SETRESUID = {"x86_64": (116, 119, 117), "aarch64": (159, 149, 147)}.get(platform.machine(), (0, 0, 0))
 
 
@@ -35,22 +37,27 @@ class Slot:
     uid: int | None  # None: the agent's own user
     calls: queue.SimpleQueue[tuple[Call, threading.Semaphore] | None] = field(default_factory=queue.SimpleQueue)
     thread: int = 0
-    limits: Limits = Limits()
-    before: Used = Used(None, 0, 0, 0)
+    limits: Limits = field(default_factory=Limits)
+    before: Used = NOTHING
+    settled: bool = False
 
     def used(self) -> Used:
         """What the task in it has used so far."""
         if self.group is None:
-            return Used(None, 0, 0, 0)
+            return NOTHING
         now, before = self.group.used(), self.before
         return Used(now.peak, now.cpu_ms - before.cpu_ms, now.kills - before.kills, now.refused - before.refused)
 
     def pids(self) -> list[int]:
         return self.group.pids() if self.group is not None else []
 
-    def kill(self) -> None:
-        if self.group is not None:
-            kill(self.group)
+    def kill(self) -> bool:
+        """End what runs in it; True when nothing lives there any more."""
+        return self.group is None or kill(self.group)
+
+    @property
+    def empty(self) -> bool:
+        return self.group is None or self.group.empty()
 
 
 class Slots:
@@ -58,9 +65,14 @@ class Slots:
 
     def __init__(self, hierarchy: Hierarchy | None, *, first_uid: int | None, device: str) -> None:
         self.hierarchy, self._first_uid, self._device = hierarchy, first_uid, device
-        self._free: dict[tuple[bool, Limits], list[Slot]] = {}
+        self._free: dict[tuple[bool, Limits], deque[Slot]] = {}
         self._count = self._made = 0
         self._numbers: list[int] = []  # of removed slots, to be used again: users are few
+        self.before_user: Call = lambda: None  # done by the thread of an isolated slot, while it is still root
+        self._keeper = Slot(0, None, None)
+        if hierarchy is not None:
+            _start(self._keeper)
+            hierarchy.keep(self._keeper.thread)
 
     def take(self, limits: Limits, *, isolated: bool) -> Slot | None:
         """A slot with these limits; None where there is nothing to hold a task with."""
@@ -69,14 +81,18 @@ class Slots:
             return None
         slot = self._pick(limits, own_user) or self._make(own_user)
         if slot.group is not None:
-            if limits != slot.limits:
-                slot.group.limit(limits, self._device)
-                slot.limits = limits
+            self.limit(slot, limits)
             if limits.memory:
                 slot.group.empty_cache(limits.memory // CACHE_PART)
             slot.group.begin()
             slot.before = slot.group.used()
+            slot.settled = False
         return slot
+
+    def limit(self, slot: Slot, limits: Limits) -> None:
+        if slot.group is not None:
+            slot.group.limit(limits, self._device)  # it knows which of them have to be written
+            slot.limits = limits
 
     def give_back(self, slot: Slot) -> None:
         """Its task is over and none of its processes lives."""
@@ -84,7 +100,7 @@ class Slots:
             self._remove(slot)
             return
         self._count += 1
-        self._free.setdefault((slot.uid is not None, slot.limits), []).append(slot)
+        self._free.setdefault((slot.uid is not None, slot.limits), deque()).append(slot)
 
     def close(self) -> None:
         for slots in self._free.values():
@@ -92,6 +108,7 @@ class Slots:
                 self._remove(slot)
         self._free.clear()
         if self.hierarchy is not None:
+            self.hierarchy.go_home(self._keeper.thread)
             self.hierarchy.clear()
 
     def _pick(self, limits: Limits, own_user: bool) -> Slot | None:
@@ -101,7 +118,7 @@ class Slots:
         if not same:
             return None
         self._count -= 1
-        return same.pop()
+        return same.popleft()  # the one that rested longest: what it used of its CPU quota is forgotten by now
 
     def _make(self, own_user: bool) -> Slot:
         if self._numbers:
@@ -112,7 +129,7 @@ class Slots:
         group = self.hierarchy.group(str(number)) if self.hierarchy is not None else None
         uid = self._first_uid + number % UID_SPAN if own_user and self._first_uid is not None else None
         slot = Slot(number, group, uid)
-        _start(slot)
+        _start(slot, self.before_user)
         if group is not None:
             group.admit(slot.thread)
         return slot
@@ -127,15 +144,21 @@ class Slots:
         self._numbers.append(slot.number)
 
 
-def _start(slot: Slot) -> None:
+def _start(slot: Slot, before_user: Call = lambda: None) -> None:
     """The thread lives as long as the slot: a task started by it dies with it (parent-death signal)."""
     began = threading.Semaphore(0)
+    failed: list[OSError] = []
 
     def serve() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are for the supervisor's own thread
         slot.thread = threading.get_native_id()
-        if slot.uid is not None:
-            _become(slot.uid)
+        os.setpriority(os.PRIO_PROCESS, slot.thread, 0)  # the supervisor has a better one; its tasks do not
+        try:
+            if slot.uid is not None:
+                before_user()
+                _become(slot.uid)
+        except OSError as error:
+            failed.append(error)
         began.release()
         while (work := slot.calls.get()) is not None:
             call, done = work
@@ -146,6 +169,9 @@ def _start(slot: Slot) -> None:
     threading.Thread(target=serve, daemon=True, name=f"slot-{slot.number}").start()
     threading.stack_size(before)
     began.acquire()
+    if failed:
+        slot.calls.put(None)
+        raise failed[0]
 
 
 def _become(uid: int) -> None:

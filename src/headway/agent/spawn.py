@@ -2,8 +2,8 @@
 
 The caller of posix_spawn stands still until the kernel has loaded the program, about as long as the program's own start costs. Python's
 os.posix_spawn keeps the interpreter lock meanwhile, so one supervisor could use one core for starting. Called through ctypes the lock is
-free, and a few threads, used for nothing else, start programs side by side; the supervisor itself stays single-threaded, because it
-waits for all of them. It also lets each program have its own working directory without changing ours.
+free, and threads used for nothing else start programs side by side: a slot's own thread, or one of a few. The supervisor itself stays
+single-threaded, because it waits for all of them. It also lets each program have its own working directory without changing ours.
 """
 
 from __future__ import annotations
@@ -12,15 +12,21 @@ import ctypes
 import errno
 import os
 import queue
+import resource
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from headway.agent.slots import Slot
 
 _SETSIGDEF, _SETSIGMASK, _SETSID = 0x04, 0x08, 0x80  # flags of <spawn.h>
 _ROOM = 512  # bytes for the two opaque structs: 80 and 336 in glibc
 _DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores them; programs expect them
 _THREADS = 3
+_DOOR_FD = 9
+# Where a new process must be moved into its group (cgroups version 2), it waits at a door until it has been.
+_WAIT_AT_DOOR = ["/bin/sh", "-c", f'read -r _ <&{_DOOR_FD}; exec "$@" {_DOOR_FD}<&-', "sh"]
 _libc = ctypes.CDLL(None, use_errno=False)
 
 
@@ -33,17 +39,26 @@ class Launch:
     workdir: str
     stdout: int
     stderr: int
+    slot: Slot | None = None
+    opens: tuple[tuple[int, str], ...] = ()  # descriptor -> file to read, opened anew for this program
+    passes: tuple[tuple[int, int], ...] = ()  # our descriptor -> its descriptor
+    largest_file: int = 0  # RLIMIT_FSIZE, when it has one
     pid: int = -1
     error: int = 0
+    door: tuple[int, int] | None = field(default=None)
 
 
 def launch(programs: Sequence[Launch]) -> None:
     """Start all of them, side by side, and return when each has begun or failed."""
-    calls = [_prepare(program, program.argv) for program in programs]
-    _run_side_by_side(calls)
+    for program in programs:
+        if program.slot is not None and program.slot.group is not None and program.slot.group.place is not None:
+            program.door = os.pipe()
+    _run_side_by_side([(program.slot, _prepare(program, program.argv)) for program in programs])
     for program in programs:
         if program.error == errno.ENOEXEC:  # a script without #!, as every shell treats it
-            _prepare(program, ["/bin/sh", *program.argv])()
+            _run_side_by_side([(program.slot, _prepare(program, ["/bin/sh", *program.argv]))])
+        if program.door is not None:
+            _open_door(program)
 
 
 def _prepare(program: Launch, argv: list[str]) -> Callable[[], None]:
@@ -54,16 +69,42 @@ def _prepare(program: Launch, argv: list[str]) -> Callable[[], None]:
     _libc.posix_spawn_file_actions_adddup2(actions, program.stdout, 1)
     _libc.posix_spawn_file_actions_adddup2(actions, program.stderr, 2)
     _libc.posix_spawn_file_actions_addchdir_np(actions, os.fsencode(program.workdir))
+    for fd, path in program.opens:
+        _libc.posix_spawn_file_actions_addopen(actions, fd, os.fsencode(path), os.O_RDONLY, 0)
+    for ours, theirs in program.passes:
+        _libc.posix_spawn_file_actions_adddup2(actions, ours, theirs)
+    if program.door is not None:
+        _libc.posix_spawn_file_actions_adddup2(actions, program.door[0], _DOOR_FD)
+        argv = [*_WAIT_AT_DOOR, *argv]
     vector = _vector([os.fsencode(word) for word in argv])
     environment = _vector([os.fsencode(f"{name}={value}") for name, value in program.env.items()])
     pid = ctypes.c_int(-1)
+    largest = (ctypes.c_uint64 * 2)(program.largest_file, program.largest_file)
 
     def call() -> None:
         program.error = _libc.posix_spawn(ctypes.byref(pid), vector[0], actions, _attributes, vector, environment)
         program.pid = pid.value
+        if program.largest_file and not program.error:
+            # By this thread: it is the same user as the program. A first write may be quicker; the watch on the disk sees that.
+            _libc.prlimit(program.pid, resource.RLIMIT_FSIZE, largest, None)
         _libc.posix_spawn_file_actions_destroy(actions)
 
     return call
+
+
+def _open_door(program: Launch) -> None:
+    assert program.door is not None
+    assert program.slot is not None
+    assert program.slot.group is not None
+    waiting, ours = program.door
+    try:
+        if not program.error and program.slot.group.place is not None:
+            with open(program.slot.group.place, "w") as file:
+                file.write(str(program.pid))
+    finally:
+        os.close(waiting)
+        os.close(ours)
+        program.door = None
 
 
 def _vector(words: list[bytes]) -> ctypes.Array[ctypes.c_char_p]:
@@ -89,31 +130,24 @@ _waiting: queue.SimpleQueue[tuple[Callable[[], None], threading.Semaphore]] = qu
 _started = 0
 
 
-def _run_side_by_side(calls: list[Callable[[], None]]) -> None:
-    """Hand all but the last to the threads, run what they leave, and wait."""
-    if len(calls) < 2:
-        for call in calls:
-            call()
-        return
-    _start_threads()
+def _run_side_by_side(calls: list[tuple[Slot | None, Callable[[], None]]]) -> None:
+    """Each by its slot's thread, those without a slot by the common threads. Not by this one: its priority is not for tasks."""
     done = threading.Semaphore(0)
-    for call in calls:
-        _waiting.put((call, done))
-    mine = 0
-    while True:  # help with the queue instead of only waiting for it
-        try:
-            call, _ = _waiting.get_nowait()
-        except queue.Empty:
-            break
-        call()
-        mine += 1
-    for _ in range(len(calls) - mine):
+    common = [call for slot, call in calls if slot is None]
+    for slot, call in calls:
+        if slot is not None:
+            slot.calls.put((call, done))
+    if common:
+        _start_threads()
+        for call in common:
+            _waiting.put((call, done))
+    for _ in calls:
         done.acquire()
 
 
 def _start_threads() -> None:
     global _started
-    wanted = min(_THREADS, len(os.sched_getaffinity(0)) - 1)
+    wanted = min(_THREADS, len(os.sched_getaffinity(0)))
     while _started < wanted:
         threading.Thread(target=_serve, daemon=True, name="spawn").start()
         _started += 1
@@ -121,6 +155,7 @@ def _start_threads() -> None:
 
 def _serve() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are for the supervisor's own thread
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 0)
     while True:
         call, done = _waiting.get()
         call()

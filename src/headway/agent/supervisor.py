@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import socket
 import sys
@@ -47,6 +48,7 @@ from headway.agent.link import (
 from headway.agent.loggers import Loggers
 from headway.agent.loop import Loop
 from headway.agent.machine import Machine
+from headway.agent.places import Places
 from headway.agent.preparations import PASSED_ON as BUILD_ENVIRONMENT
 from headway.agent.preparations import Preparations
 from headway.agent.prepare import CONTAINERS
@@ -54,7 +56,6 @@ from headway.agent.process import INSTANCE, Spawner, clean_environment
 from headway.agent.reports import Outbox
 from headway.agent.resuming import Resuming
 from headway.agent.runners import Runners
-from headway.agent.scratch import Scratch
 from headway.agent.signals import (
     AskBack,
     DrainAsked,
@@ -96,6 +97,8 @@ GATHER_S = 0.003  # while orders wait, ended programs are looked after this ofte
 COALESCE_S = (
     0.02  # while orders wait here, news go up this often: a round through server and database costs 4 ms whatever it carries
 )
+PRIORITY = -10  # a node full of busy tasks must still answer
+SWITCH_S = 0.001  # how long a thread of ours may be kept from ending a task that fills the disk
 _decode = msgspec.msgpack.Decoder(ToSupervisor).decode
 
 
@@ -103,11 +106,12 @@ class Supervisor:
     def __init__(self, setup: Setup, channel: Channel, exchange: int) -> None:
         terms = msgspec.msgpack.decode(setup.settings, type=Terms)
         self.setup, self.exchange = setup, exchange
+        _limit_files(terms.open_files)
         self.boot = _new_boot()
         self.lease: float | None = None  # CLOCK_BOOTTIME; None: no lease, nothing may run
         self.loop, self.outbox = Loop(), Outbox()
         self.machine = Machine(tuple(setup.capacity), wall_ms=wall_ms, idle_s=terms.runner_idle_s)
-        scratch = Scratch(os.path.join(setup.work_dir, "scratch"))
+        self.places = Places(setup.work_dir, setup.instance, terms, ports=setup.capacity[-1])
         env = clean_environment(os.environ, setup.instance)
         build_env = env | {name: os.environ[name] for name in BUILD_ENVIRONMENT if name in os.environ}
         engine = engine_words(terms.container_engine)
@@ -118,8 +122,8 @@ class Supervisor:
             self.containers.remove_leftovers()
         self.loggers = Loggers(terms, setup.work_dir, {name: value for name, value in env.items() if name != INSTANCE})
         self.granted = Granted(self.preparations.ready, terms.volumes, self.containers, self.loggers)
-        spawner = Spawner(env, self.granted)
-        self.executables = Executables(self.loop, self.outbox, spawner, scratch, setup.instance, terms.max_output)
+        spawner = Spawner(env, self.granted, self.places)
+        self.executables = Executables(self.loop, self.outbox, spawner, self.places, setup.instance, terms.max_output)
         self.runners = Runners(self.loop, self.outbox, terms, env, self.granted, self.handle)
         self.runners.running_task = self._running_task
         self.tokens = spawner.tokens = self.runners.tokens = Tokens(terms.url, terms.tls_ca)
@@ -183,10 +187,11 @@ class Supervisor:
             if self.channel is None and now >= self._restart_at:
                 self._start_exchange(now)
         self._kill_everything()
+        self.places.close()
 
     def _timeout(self) -> float:
         now, machine = boottime(), self.machine
-        wait = CLOSE_TICK_S if machine.pool.impatient else TICK_S if machine.busy else IDLE_TICK_S
+        wait = CLOSE_TICK_S if machine.pool.impatient else TICK_S if machine.busy or self.places.waiting else IDLE_TICK_S
         self._tick_at = min(self._tick_at, now + wait) if self._tick_at > now else now + wait
         until = self._tick_at
         if self.lease is not None:
@@ -289,6 +294,7 @@ class Supervisor:
         self.say_boot()
 
     def _kill_everything(self) -> None:
+        self.executables.kill_all()
         roots = [*self.executables.pids, *self.runners.pids, *self.preparations.pids, *self.carriers.pids]
         tree.kill(roots, tree.carries(f"{INSTANCE}={self.setup.instance}"), spare=[self.exchange])
         self.freezer.thaw_all()
@@ -399,12 +405,23 @@ class Supervisor:
             self._send(report)
 
 
+def _limit_files(most: int) -> None:
+    """Ours is everyone's: tasks inherit it. And nobody leaves core files behind."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
 def _new_boot() -> str:
     return os.urandom(8).hex()
 
 
 def main() -> None:
     """Started by the exchange side with the link as descriptor 3; the first frame is the Setup."""
+    sys.setswitchinterval(SWITCH_S)
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)  # of this thread: those that start tasks set their own back
     tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
     os.set_inheritable(LINK_FD, False)
     channel = Channel(socket.socket(fileno=LINK_FD))

@@ -1,0 +1,167 @@
+"""The place an attempt runs in: a slot with kernel limits, a folder, ports, and a watch on its disk. Taken before, given back after."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headway.agent import cgroups, sandbox
+from headway.agent.cgroups import Limits
+from headway.agent.disk import DiskWatch, Watched
+from headway.agent.interpreters import NotStartable
+from headway.agent.link import Terms
+from headway.agent.ports import Ports
+from headway.agent.scratch import CHECKPOINT, Scratch, remove
+from headway.agent.slots import UID_SPAN, Slot, Slots, can_change_user
+from headway.domain.task import Definition
+
+OWN_PROCESSES = 3  # of the sandbox itself
+
+
+@dataclass(eq=False)
+class Place:
+    """Where one attempt runs."""
+
+    dir: str
+    scratch: Scratch
+    slot: Slot | None
+    limits: Limits
+    disk_limit: int
+    ports: tuple[int, ...] = ()
+    isolated: bool = False
+    disk: Watched | None = None
+
+
+class Places:
+    """The places of one node."""
+
+    def __init__(self, work_dir: str, instance: str, terms: Terms, ports: int) -> None:
+        self._terms = terms
+        uids = terms.sandbox_uid + int(instance, 16) % 64 * UID_SPAN if can_change_user() else None
+        hierarchy = cgroups.find(instance) if terms.cgroups == "use" else None
+        self.slots = Slots(hierarchy, first_uid=uids, device=cgroups.device_of(work_dir))
+        self.scratch = Scratch(os.path.join(work_dir, "scratch"))
+        self.ports = Ports(terms.first_port, ports)
+        self._box_dir = box_folder(terms.sandbox_dir, work_dir, instance)
+        self._box: tuple[sandbox.Sandbox, Scratch] | None = None
+        self._watch = DiskWatch()
+        self._limbo: list[Place] = []  # something in them does not die yet
+
+    def limits_of(self, definition: Definition) -> Limits:
+        need, most = definition.resources, self._terms.max_processes
+        if definition.isolation == "sandbox":
+            most += OWN_PROCESSES
+        return Limits(need.cpus_milli, need.memory, most, need.iops, need.bandwidth)
+
+    def take(self, definition: Definition) -> Place:
+        """NotStartable when this node has no place of that kind; OSError when it has no room for one now."""
+        isolated = definition.isolation == "sandbox"
+        scratch = self.box()[1] if isolated else self.scratch
+        limits = self.limits_of(definition)
+        slot = self.slots.take(limits, isolated=isolated)
+        place = Place("", scratch, slot, limits, definition.resources.disk, isolated=isolated)
+        try:
+            place.dir = scratch.take(slot.uid if slot is not None else None)
+            place.ports = self.ports.take(definition.resources.ports) if definition.resources.ports else ()
+        except OSError:
+            self.give_back(place)
+            raise
+        return place
+
+    def make_ready(self, place: Place | None) -> None:
+        """Before each program of an attempt: what one before it left running is ended, and what was put there is the task's."""
+        slot = place.slot if place is not None else None
+        if place is None or slot is None:
+            return
+        if not slot.empty:
+            slot.kill()
+        if slot.group is not None:
+            self.slots.limit(slot, place.limits)
+        if slot.uid is not None:
+            for where, _, files in os.walk(f"{place.dir}/{CHECKPOINT}"):
+                for path in (where, *(os.path.join(where, name) for name in files)):
+                    os.chown(path, slot.uid, slot.uid, follow_symlinks=False)
+
+    def watch(self, place: Place, end: Callable[[], None], pids: Callable[[], list[int]]) -> None:
+        """From now on its disk is watched; `end` is called when it is above its limit."""
+        if not place.disk_limit:
+            return
+        folders = (place.dir, place.scratch.tmp_of(place.dir)) if place.isolated else (place.dir,)
+        place.disk = Watched(folders, place.disk_limit, end, pids)
+        self._watch.add(place.disk)
+
+    def give_back(self, place: Place) -> None:
+        """Its first process has ended. Whatever else is in there ends now."""
+        if place.disk is not None:
+            self._watch.remove(place.disk)
+            place.disk = None
+        if place.slot is not None and not place.slot.empty:
+            place.slot.kill()
+            if not place.slot.empty:  # not dead yet, or dead and not waited for
+                self._limbo.append(place)
+                return
+        if place.slot is not None:
+            self.slots.give_back(place.slot)
+        self.ports.give_back(place.ports)
+        if place.dir:
+            place.scratch.give_back(place.dir)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something in here takes its time to die."""
+        return bool(self._limbo)
+
+    def tick(self) -> None:
+        """Those that could not be ended at once are tried again."""
+        waiting, self._limbo = self._limbo, []
+        for place in waiting:
+            self.give_back(place)
+
+    def box(self) -> tuple[sandbox.Sandbox, Scratch]:
+        """The sandbox and its folders, made when the first task needs them."""
+        if self._box is None:
+            try:
+                make_private(self._box_dir)
+                box = sandbox.Sandbox(os.path.join(self._box_dir, "box"), shown=[*sandbox.python_paths(), *self._terms.sandbox_paths])
+                self.slots.before_user = box.uncover
+                self._box = (box, Scratch(os.path.join(self._box_dir, "scratch"), isolated=True))
+            except OSError as error:
+                raise NotStartable(f"this node cannot make a sandbox: {error}") from error
+        return self._box
+
+    @property
+    def removers(self) -> set[int]:
+        return self.scratch.removers | (self._box[1].removers if self._box is not None else set())
+
+    def removed(self, pid: int) -> None:
+        self.scratch.removers.discard(pid)
+        if self._box is not None:
+            self._box[1].removers.discard(pid)
+
+    def close(self) -> None:
+        """The supervisor ends and everything in the places is dead."""
+        self.slots.close()
+        self.scratch.close()
+        if self._box is not None:
+            remove(self._box_dir)
+
+
+def box_folder(asked: str | None, work_dir: str, instance: str) -> str:
+    """Users of slots must be able to reach it, which a folder inside root's home is not."""
+    if asked is not None:
+        return os.path.join(asked, f"headway-{instance}")
+    return f"/var/tmp/headway-{instance}" if can_change_user() else os.path.join(work_dir, "sandbox")
+
+
+def make_private(path: str) -> None:
+    """A folder that is surely ours, though others may write beside it."""
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.mkdir(path, 0o711)
+    except FileExistsError:
+        found = os.lstat(path)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise PermissionError(f"{path} exists and is not ours alone") from None
+    os.chmod(path, 0o711)

@@ -1,0 +1,196 @@
+"""The sandbox of an isolated task: bubblewrap with namespaces of its own, a read-only system, and a filter of system calls (H11).
+
+Inside there are `/task` (the task's own folder), `/tmp` (its own too), the system's programs and libraries read-only, a fresh `/proc` with
+only its own processes, a minimal `/dev`, and a network with nothing but a loopback. It has no capabilities and can gain none. Outside it is
+an unprivileged user of its own, one for each slot, when the agent runs as root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headway.agent import seccomp
+from headway.agent.slots import can_change_user
+
+WORK = "/task"
+USER = 1000  # inside; outside it is the slot's
+FILTER_FD, STATUS_FD = 10, 11
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+# What programs expect of /etc, and nothing that is private: no passwd of the host, no keys, no settings of other services.
+ETC = (
+    "alternatives", "bash.bashrc", "ca-certificates", "crypto-policies", "debian_version", "fonts", "gai.conf", "inputrc", "java",
+    "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias", "localtime", "magic", "mime.types", "nodejs", "nsswitch.conf", "openmpi",
+    "os-release", "perl", "php", "pki", "profile", "profile.d", "protocols", "python3", "R", "services", "ssl/certs", "ssl/openssl.cnf",
+    "terminfo", "timezone",
+)  # fmt: skip
+NAMESPACES = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
+ALONE = ("--unshare-net",)
+PROBE_S = 10.0
+CLONE_NEWNS, MS_BIND, MS_REC, MS_SLAVE = 0x0002_0000, 4096, 16384, 1 << 19
+
+
+class Sandbox:
+    """Builds command lines. `folder` keeps the filter and the small files that every sandbox sees; slots' users may read it."""
+
+    def __init__(self, folder: str, *, shown: Sequence[str] = (), program: str = "bwrap") -> None:
+        self._bwrap = shutil.which(program) or program
+        os.makedirs(folder, mode=0o711, exist_ok=True)
+        os.chmod(folder, 0o711)
+        self.filter = os.path.join(folder, "filter.bpf")
+        _put(self.filter, seccomp.program())
+        passwd, group = os.path.join(folder, "passwd"), os.path.join(folder, "group")
+        _put(passwd, f"task:x:{USER}:{USER}:task:{WORK}:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n".encode())
+        _put(group, f"task:x:{USER}:\nnogroup:x:65534:\n".encode())
+        self.hosts = os.path.join(folder, "hosts")
+        _put(self.hosts, b"127.0.0.1 localhost task\n::1 localhost\n")
+        self._fixed = [*_system(), "--ro-bind", passwd, "/etc/passwd", "--ro-bind", group, "/etc/group"]
+        self._hidden: list[tuple[str, str]] = []  # paths that slots' users cannot reach -> where they can
+        for path in shown:
+            self._fixed += ["--ro-bind", self._reachable(folder, path), path]
+        self._shown = tuple(f"{path.rstrip('/')}/" for path in (*SYSTEM, *shown, WORK, "/tmp"))
+
+    def _reachable(self, folder: str, path: str) -> str:
+        if not can_change_user() or all(os.stat(part).st_mode & 0o001 for part in _parts(path)):
+            return path
+        there = os.path.join(folder, f"shown-{len(self._hidden)}")
+        os.makedirs(there, exist_ok=True)
+        self._hidden.append((path, there))
+        return there
+
+    def uncover(self) -> None:
+        """For the calling thread, as root and in a mount namespace of its own: what users of slots could not reach, they can."""
+        if not self._hidden:
+            return
+        _call("unshare", CLONE_NEWNS)
+        _call("mount", None, b"/", None, MS_REC | MS_SLAVE, None)
+        for path, there in self._hidden:
+            _call("mount", os.fsencode(path), os.fsencode(there), None, MS_BIND | MS_REC, None)
+
+    def visible(self, path: str) -> bool:
+        """Whether there is something at this path inside."""
+        return f"{path}/".startswith(self._shown)
+
+    def command(
+        self,
+        argv: Sequence[str],
+        directory: str,
+        *,
+        private_tmp: str,
+        shown: Iterable[str] = (),
+        chdir: str = WORK,
+        network: Sequence[str] = ALONE,
+        hosts: str | None = None,
+        filter_fd: int = FILTER_FD,
+        status_fd: int | None = STATUS_FD,
+    ) -> list[str]:
+        """The command line of `argv` inside. `directory` becomes /task, `shown` are further paths it may read.
+
+        `network` is how it gets one: the default is an empty one of its own, nothing is the network of whoever starts it.
+        """
+        return [
+            self._bwrap, *NAMESPACES, *network,
+            "--die-with-parent", "--uid", str(USER), "--gid", str(USER), "--hostname", "task",
+            *self._fixed, "--ro-bind", hosts or self.hosts, "/etc/hosts",
+            "--proc", "/proc", "--dev", "/dev", "--bind", private_tmp, "/tmp", "--symlink", "/tmp", "/var/tmp",
+            *show(shown), "--bind", directory, WORK, "--chdir", chdir,
+            *(("--json-status-fd", str(status_fd)) if status_fd is not None else ()), "--seccomp", str(filter_fd), "--", *argv,
+        ]  # fmt: skip
+
+    @property
+    def opens(self) -> tuple[tuple[int, str], ...]:
+        """Descriptors the command line names."""
+        return ((FILTER_FD, self.filter),)
+
+
+class Told(NamedTuple):
+    """What the sandbox says about itself at the end."""
+
+    first: int | None  # the process that is number 1 inside
+    exit_code: int | None  # None: the program was never started, or everything was killed
+
+
+def told(text: bytes) -> Told:
+    found: dict[str, int] = {}
+    for line in text.splitlines():
+        with contextlib.suppress(msgspec.DecodeError):
+            found |= {key: value for key, value in msgspec.json.decode(line).items() if isinstance(value, int)}
+    return Told(found.get("child-pid"), found.get("exit-code"))
+
+
+def show(paths: Iterable[str]) -> list[str]:
+    """Paths of the host that can be read inside, at the same place."""
+    return [word for path in paths for word in ("--ro-bind", path, path)]
+
+
+def _parts(path: str) -> list[str]:
+    """The folders that lead to a path, and itself."""
+    return [path, *(os.path.dirname(path[:at]) or "/" for at, letter in enumerate(path) if letter == "/")]
+
+
+def _call(name: str, *arguments: Any) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, name)(*arguments) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")
+
+
+def python_paths() -> list[str]:
+    """Where this Python and its packages are, as far as the system's folders do not have them already."""
+    found = [os.path.realpath(path) for path in (sys.prefix, sys.base_prefix, *sys.path) if path and os.path.isdir(path)]
+    found = [path for path in dict.fromkeys(found) if not path.startswith("/usr/") and path != "/usr"]
+    return [path for path in found if not any(path.startswith(f"{other}/") for other in found)]
+
+
+def _system() -> list[str]:
+    words: list[str] = []
+    for path in SYSTEM:
+        if os.path.islink(path):
+            words += ["--symlink", os.readlink(path), path]
+        elif os.path.isdir(path):
+            words += ["--ro-bind", path, path]
+    for name in ETC:
+        if os.path.exists(f"/etc/{name}"):
+            words += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"]
+    return words
+
+
+def why_not(folder: str, uid: int | None) -> str | None:
+    """Why this node cannot run isolated tasks, or None: one is started for a try."""
+    if shutil.which("bwrap") is None:
+        return "bubblewrap is not installed"
+    if not seccomp.supported():
+        return "there is no filter of system calls for this processor"
+    work = os.path.join(folder, "probe")
+    os.makedirs(work, exist_ok=True)
+    sandbox = Sandbox(folder)
+    if uid is not None:
+        os.chown(work, uid, uid)
+    try:
+        with open(sandbox.filter, "rb") as bpf:
+            command = sandbox.command(["/bin/true"], work, private_tmp=work, filter_fd=bpf.fileno(), status_fd=None)
+            user = {"user": uid, "group": uid, "extra_groups": ()} if uid is not None else {}
+            done = subprocess.run(  # type: ignore[call-overload]
+                command, pass_fds=(bpf.fileno(),), capture_output=True, text=True, timeout=PROBE_S, env={}, **user
+            )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return None if done.returncode == 0 else (done.stderr.strip().splitlines() or [f"bubblewrap ended with {done.returncode}"])[-1]
+
+
+def _put(path: str, content: bytes) -> None:
+    """Replaced in one step: an agent beside us may be reading it."""
+    with open(f"{path}.new", "wb") as file:
+        file.write(content)
+    os.chmod(f"{path}.new", 0o644)
+    os.replace(f"{path}.new", path)

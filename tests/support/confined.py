@@ -1,0 +1,58 @@
+"""Agents that confine tasks, for the tests of limits and isolation, and what those tests ask again and again."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.agent import cgroups, sandbox
+from headway.domain.resources import Resources
+from tests.support.agents import AgentProcess, running_agent
+from tests.support.packages import need
+from tests.support.scripted_server import ScriptedServer
+
+MIB = 2**20
+LEVELS = ("none", "sandbox")
+ROOM = Resources(cpus_milli=500, memory=128 * MIB, disk=64 * MIB)
+
+
+def need_groups() -> None:
+    if cgroups.find("probe") is None:
+        pytest.skip("this machine lets us make no cgroups: limits are the watcher's here")
+    hierarchy = cgroups.find("probe")
+    assert hierarchy is not None
+    hierarchy.clear()
+
+
+def need_sandbox(folder: Path) -> None:
+    need("bubblewrap")
+    reason = sandbox.why_not(str(folder), None)
+    if reason is not None:
+        pytest.skip(f"this machine cannot make a sandbox: {reason}")
+
+
+@contextmanager
+def confining(folder: Path, **settings: Any) -> Iterator[tuple[ScriptedServer, AgentProcess]]:
+    """An agent with room for all tests of a module, and the server that orders it about."""
+    with ScriptedServer(fence_s=3.0) as server:
+        with running_agent(folder, server.url, **{"cpus": 8.0, "max_processes": 64, **settings}) as agent:
+            yield server, agent
+
+
+def python(code: str) -> tuple[str, ...]:
+    """A program in this Python, small and quick to start."""
+    return (sys.executable, "-I", "-S", "-c", code)
+
+
+def shell(text: str) -> tuple[str, ...]:
+    return ("/bin/sh", "-c", text)
+
+
+def is_root() -> bool:
+    return os.geteuid() == 0
