@@ -40,9 +40,9 @@ def need_sandbox(folder: Path) -> None:
 @contextmanager
 def confining(folder: Path, **settings: Any) -> Iterator[tuple[ScriptedServer, AgentProcess]]:
     """An agent with room for all tests of a module, and the server that orders it about."""
-    with ScriptedServer(fence_s=3.0) as server:
-        with running_agent(folder, server.url, **{"cpus": 8.0, "max_processes": 64, **settings}) as agent:
-            yield server, agent
+    settings = {"cpus": 8.0, "max_processes": 64, **settings}
+    with ScriptedServer(fence_s=3.0) as server, running_agent(folder, server.url, **settings) as agent:
+        yield server, agent
 
 
 def python(code: str) -> tuple[str, ...]:
