@@ -44,6 +44,8 @@ class Places:
         self.slots = Slots(hierarchy, first_uid=uids, device=cgroups.device_of(work_dir))
         self.scratch = Scratch(os.path.join(work_dir, "scratch"))
         self.ports = Ports(terms.first_port, ports)
+        self._prepared = os.path.join(work_dir, "prepared")
+        os.makedirs(self._prepared, mode=0o755, exist_ok=True)
         self._box_dir = box_folder(terms.sandbox_dir, work_dir, instance)
         self._box: tuple[sandbox.Sandbox, Scratch] | None = None
         self._watch = DiskWatch()
@@ -124,7 +126,9 @@ class Places:
         if self._box is None:
             try:
                 make_private(self._box_dir)
-                box = sandbox.Sandbox(os.path.join(self._box_dir, "box"), shown=[*sandbox.python_paths(), *self._terms.sandbox_paths])
+                shown = [*sandbox.python_paths(), *self._terms.sandbox_paths]
+                sources = [self._prepared, *self._terms.volumes.values()]
+                box = sandbox.Sandbox(os.path.join(self._box_dir, "box"), shown=shown, sources=sources)
                 self.slots.before_user = box.uncover
                 self._box = (box, Scratch(os.path.join(self._box_dir, "scratch"), isolated=True))
             except OSError as error:

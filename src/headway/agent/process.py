@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
-import stat
 import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -20,7 +18,7 @@ from headway.agent.output import Capture
 from headway.agent.places import Place, Places
 from headway.agent.reports import error_text
 from headway.agent.sandbox import ALONE, STATUS_FD, WORK, Told, told
-from headway.agent.scratch import CHECKPOINT
+from headway.agent.scratch import CHECKPOINT, read_plain
 from headway.agent.spawn import Launch, launch
 from headway.agent.tokens import Tokens, waits_for
 from headway.domain.isolation import EVERYTHING
@@ -135,6 +133,7 @@ class Spawner:
     ) -> tuple[list[str], tuple[tuple[int, str], ...]]:
         """The command line that runs `argv` in the sandbox."""
         box, scratch = self._places.box()
+        process.shown = self.granted.shown(process.order.definition, definition)
         for what, path in (("program", argv[0]), ("working directory", definition.workdir or WORK)):
             if not box.visible(path) and not any(f"{path}/".startswith(f"{shown}/") for shown in process.shown):
                 raise NotStartable(
@@ -218,7 +217,7 @@ class Spawner:
             env["HEADWAY_INPUT"] = os.devnull
         if order.dependencies is not None:
             env["HEADWAY_DEPENDENCIES"] = f"{directory}/dependencies"
-            write_dependencies(order.dependencies, env["HEADWAY_DEPENDENCIES"])
+            write_dependencies(order.dependencies, f"{process.dir}/dependencies")
         return env
 
 
@@ -299,24 +298,15 @@ def not_started(process: Process, why: str, now_ms: int) -> Finished:
 
 
 def _take_result(process: Process, finished: Finished) -> None:
-    """Only a plain file of the task's own folder counts: a link could lead to what the task itself may not read."""
     try:
-        fd = os.open(f"{process.dir}/result", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
+        data = read_plain(f"{process.dir}/result", RESULT_LIMIT + 1)
     except OSError as error:
-        why = "it is a link" if error.errno == errno.ELOOP else error.strerror
-        _unusable(finished, "ResultUnreadable", f"the result file cannot be read: {why}")
+        _unusable(finished, "ResultUnreadable", f"the result file cannot be read: {error.strerror}")
         return
-    with open(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            _unusable(finished, "ResultUnreadable", "the result file cannot be read: it is not a plain file")
-            return
-        data = file.read(RESULT_LIMIT + 1)
-    if len(data) > RESULT_LIMIT:
+    if data is not None and len(data) > RESULT_LIMIT:
         _unusable(finished, "ResultTooLarge", f"the result is larger than {RESULT_LIMIT} bytes")
-        return
-    finished.result = as_json(data)
+    elif data is not None:
+        finished.result = as_json(data)
 
 
 def _unusable(finished: Finished, kind: str, message: str) -> None:

@@ -41,7 +41,8 @@ CLONE_NEWNS, MS_BIND, MS_REC, MS_SLAVE = 0x0002_0000, 4096, 16384, 1 << 19
 class Sandbox:
     """Builds command lines. `folder` keeps the filter and the small files that every sandbox sees; slots' users may read it."""
 
-    def __init__(self, folder: str, *, shown: Sequence[str] = (), program: str = "bwrap") -> None:
+    def __init__(self, folder: str, *, shown: Sequence[str] = (), sources: Sequence[str] = (), program: str = "bwrap") -> None:
+        """`shown` is visible in every sandbox; of `sources`, parts may be shown to single tasks."""
         self._bwrap = shutil.which(program) or program
         os.makedirs(folder, mode=0o711, exist_ok=True)
         os.chmod(folder, 0o711)
@@ -54,17 +55,28 @@ class Sandbox:
         _put(self.hosts, b"127.0.0.1 localhost task\n::1 localhost\n")
         self._fixed = [*_system(), "--ro-bind", passwd, "/etc/passwd", "--ro-bind", group, "/etc/group"]
         self._hidden: list[tuple[str, str]] = []  # paths that slots' users cannot reach -> where they can
-        for path in shown:
-            self._fixed += ["--ro-bind", self._reachable(folder, path), path]
+        for path in (*shown, *sources):
+            self._make_reachable(folder, path)
+        self._fixed += self._show(shown)
         self._shown = tuple(f"{path.rstrip('/')}/" for path in (*SYSTEM, *shown, WORK, "/tmp"))
 
-    def _reachable(self, folder: str, path: str) -> str:
-        if not can_change_user() or all(os.stat(part).st_mode & 0o001 for part in _parts(path)):
-            return path
+    def _make_reachable(self, folder: str, path: str) -> None:
+        """Slots' users may not be able to walk to it: then there is another way, for them alone."""
+        if not can_change_user() or not os.path.isdir(path) or all(os.stat(part).st_mode & 0o001 for part in _parts(path)):
+            return
         there = os.path.join(folder, f"shown-{len(self._hidden)}")
         os.makedirs(there, exist_ok=True)
         self._hidden.append((path, there))
-        return there
+
+    def _show(self, paths: Iterable[str]) -> list[str]:
+        """Paths of the host that can be read inside, at the same place."""
+        return [word for path in paths for word in ("--ro-bind", self._source(path), path)]
+
+    def _source(self, path: str) -> str:
+        for hidden, there in self._hidden:
+            if f"{path}/".startswith(f"{hidden}/"):
+                return there + path[len(hidden) :]
+        return path
 
     def uncover(self) -> None:
         """For the calling thread, as root and in a mount namespace of its own: what users of slots could not reach, they can."""
@@ -101,7 +113,7 @@ class Sandbox:
             "--die-with-parent", "--uid", str(USER), "--gid", str(USER), "--hostname", "task",
             *self._fixed, "--ro-bind", hosts or self.hosts, "/etc/hosts",
             "--proc", "/proc", "--dev", "/dev", "--bind", private_tmp, "/tmp", "--symlink", "/tmp", "/var/tmp",
-            *show(shown), "--bind", directory, WORK, "--chdir", chdir,
+            *self._show(shown), "--bind", directory, WORK, "--chdir", chdir,
             *(("--json-status-fd", str(status_fd)) if status_fd is not None else ()), "--seccomp", str(filter_fd), "--", *argv,
         ]  # fmt: skip
 
@@ -124,11 +136,6 @@ def told(text: bytes) -> Told:
         with contextlib.suppress(msgspec.DecodeError):
             found |= {key: value for key, value in msgspec.json.decode(line).items() if isinstance(value, int)}
     return Told(found.get("child-pid"), found.get("exit-code"))
-
-
-def show(paths: Iterable[str]) -> list[str]:
-    """Paths of the host that can be read inside, at the same place."""
-    return [word for path in paths for word in ("--ro-bind", path, path)]
 
 
 def _parts(path: str) -> list[str]:

@@ -8,6 +8,7 @@ not be held up by what a task left behind.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -76,6 +77,23 @@ class Scratch:
     def _put_aside(self, path: str) -> None:
         whole = os.path.dirname(path) if self._isolated else path
         self.removers.add(_start_removing(whole))
+
+
+def read_plain(path: str, limit: int) -> bytes | None:
+    """What a task left in a file: None when there is none, OSError when it is not a plain file.
+
+    A link could lead to what the task itself may not read, and a pipe would keep us waiting.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise OSError(error.errno, "it is a link" if error.errno == errno.ELOOP else error.strerror) from None
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is not a plain file")
+        return file.read(limit)
 
 
 def remove(path: str) -> None:

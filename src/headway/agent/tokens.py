@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headway.agent.scratch import read_plain
 from headway.wire import task_token
 from headway.wire.exchange import Order
 
@@ -31,8 +32,7 @@ class Tokens:
 def waits_for(directory: str) -> list[int]:
     """The subtasks that a program said it waits for, before it ended with exit code 85 (client/inside.py)."""
     try:
-        with open(f"{directory}/subtasks", errors="replace") as file:
-            lines = file.read(2**22).splitlines()
+        lines = (read_plain(f"{directory}/subtasks", 2**22) or b"").decode(errors="replace").splitlines()
     except OSError:
         return []
     words = [line.removeprefix("waits ").strip() for line in lines if line.startswith("waits ")]
