@@ -64,7 +64,9 @@ PYTHON = BY_NAME["python"]
 
 
 def by_file(path: str) -> Language | None:
-    """The language of a file, by its suffix."""
+    """The language of a file, by its suffix; of a URL, by that of its path."""
+    if "://" in path:
+        path = path.partition("?")[0].partition("#")[0]
     name = path.rpartition("/")[2]
     dot = name.rfind(".")
     return BY_SUFFIX.get(name[dot:].lower()) if dot > 0 else None
