@@ -33,6 +33,7 @@ LOOK_S = 0.25
 PATIENCE_S = 0.2  # the planner has had its chance
 RELOAD_S = 10.0  # how often to look for loans nobody here remembers
 GRACE_S = 5.0  # for a checkpoint
+BREATH_S = 0.3  # before a victim goes on: the planner may not have read on to the next urgent task yet
 LONGEST_LOAN_S = 60.0  # for so long one pause serves one late task after another
 MOST_LATE = 20  # looked at in one round
 MOST_NODES = 200
@@ -69,6 +70,7 @@ class Preemption:
     clock: Clock
     wake: Callable[[], None] = lambda: None
     _lent: set[int] = field(default_factory=set)  # tasks that others stopped for
+    _over: dict[int, float] = field(default_factory=dict)  # loans that nobody needs any more, since when
     _epoch: int = -1
     _reloaded: float = 0.0
 
@@ -83,12 +85,12 @@ class Preemption:
         """One look: give back what is no longer needed, then make room for who is late."""
         now, epoch = time.monotonic(), self.leader.epoch("planner")
         late = await self._late()
-        if self._lent or epoch != self._epoch or now - self._reloaded > RELOAD_S:
+        if self._lent or self._over or epoch != self._epoch or now - self._reloaded > RELOAD_S:
             self._epoch, self._reloaded = epoch, now
             late = await self._give_back(late)
         if late:
             await self._make_room(late)
-        return LOOK_S
+        return BREATH_S / 3 if self._over else LOOK_S
 
     # Who is late
 
@@ -189,12 +191,17 @@ class Preemption:
         for row in rows:
             if row["held"] and not row["needed"] and row["mode"] == Mode.FREEZE:
                 over.setdefault(row["beneficiary"], []).append(row)
+        now = time.monotonic()
+        self._over = {beneficiary: self._over.get(beneficiary, now) for beneficiary in over}
         for beneficiary, owners in over.items():
             taken = await self._pass_on(beneficiary, owners, late)
-            if taken is None:
-                await self._resume(owners)
-            else:
+            if taken is not None:
                 late = [waiting for waiting in late if waiting is not taken]
+            elif now - self._over[beneficiary] < BREATH_S:
+                continue
+            else:
+                await self._resume(owners)
+            del self._over[beneficiary]
         if any(not row["held"] for row in rows):
             await self._forget()
         return late
