@@ -24,23 +24,30 @@ class Freezer:
 
     def __init__(self) -> None:
         self._switches: dict[str, Switch] = {}
+        self._stopped: dict[str, set[int]] = {}  # by SIGSTOP
 
     def freeze(self, name: str, roots: list[int], marked: tree.Marked | None) -> None:
         switch = _switch_of(roots[0]) if roots else None
+        frozen: set[int] = set()
         if switch is not None and switch.members() <= tree.members(roots, marked) and switch.freeze():
             self._switches[name] = switch
-        stop(roots, marked)  # what left the cgroup; on what is frozen it has no further effect
+            frozen = switch.members()
+        self._stopped[name] = stop(roots, marked, spare=frozen)  # all, or what left the cgroup
 
     def thaw(self, name: str, roots: list[int], marked: tree.Marked | None) -> None:
+        """Whoever was stopped goes on; what the cgroup froze hears no signal."""
         if (switch := self._switches.pop(name, None)) is not None:
             switch.thaw()
-        tree.send(tree.members(roots, marked), signal.SIGCONT)
+        stopped = self._stopped.pop(name, set())
+        if stopped:
+            tree.send(tree.members(roots, marked) & stopped, signal.SIGCONT)
 
     def thaw_all(self) -> None:
         """After a kill: let the dead die."""
         for switch in self._switches.values():
             switch.thaw()
         self._switches.clear()
+        self._stopped.clear()
 
 
 class Switch:
@@ -87,11 +94,11 @@ class Switch:
         return False
 
 
-def stop(roots: Iterable[int], marked: tree.Marked | None) -> set[int]:
+def stop(roots: Iterable[int], marked: tree.Marked | None, spare: Iterable[int] = ()) -> set[int]:
     """SIGSTOP to every process of the tree, until none is left that was not stopped."""
-    roots = list(roots)
+    roots, spared = list(roots), set(spare)
     stopped: set[int] = set()
-    while new := tree.members([*roots, *stopped], marked) - stopped:
+    while new := tree.members([*roots, *stopped], marked) - stopped - spared:
         tree.send(new, signal.SIGSTOP)
         stopped |= new
     return stopped
