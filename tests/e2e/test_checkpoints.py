@@ -83,6 +83,7 @@ def test_a_folder_is_saved_while_its_program_runs(up, hw, tmp_path):
     handle = shell(hw, text, str(pid))
     while not saved(up):
         assert handle.view().state in ("ready", "leased", "running")
+    assert handle.view().checkpoint_size
     os.kill(int(pid.read_text()), signal.SIGKILL)
     assert handle.result(timeout=60) == 41
     assert outcomes(hw, handle.id) == ["signal", "succeeded"]
@@ -150,6 +151,8 @@ def test_a_retry_begins_with_the_stage_that_failed(hw, tmp_path):
     assert first.error is not None
     assert first.error.message == "stage 'copy': broken"
     assert first.exit_code == 7
+    view = handle.view()
+    assert (view.stages, view.stages_done) == (["prepare", "copy", "switch"], 3)
 
 
 def test_stages_share_a_folder_a_cap_and_a_place_in_the_output(hw):
@@ -182,6 +185,8 @@ def test_a_staged_task_is_cancelled_in_any_stage_and_ends_at_its_cap(hw, tmp_pat
     handle = hw.submit(stages=[stage(trail, "a"), stage(trail, "b", "exec sleep 600"), stage(trail, "c")], **AGAIN)
     while not trail.exists() or "b" not in trail.read_text():
         assert handle.view().state in ("ready", "leased", "running")
+    view = handle.view()
+    assert (view.what, view.stages_done) == ("a → b → c", 1)
     handle.cancel()
     assert handle.wait(timeout=60).state == "cancelled"
     capped = hw.submit(stages=["sleep 0.4", "exec sleep 600"], execution_cap=0.8, resources={"cpus": 0.1})

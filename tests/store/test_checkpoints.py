@@ -52,6 +52,7 @@ async def test_the_next_attempt_is_told_of_the_last_two_good_checkpoints_newest_
     assert again.resume.checkpoints == [(saved[2], 2 * blobs.CHUNK), (saved[1], blobs.CHUNK + 1)]
     assert len(await fetch(core, "select from checkpoint")) == 2
     assert len(await fetch(core, "select from blob_use")) == 2
+    assert len(await fetch(core, "select from event where kind = 'task.checkpointed' and tasks = array[$1::bigint]", order.id)) == 3
 
 
 async def test_a_first_attempt_and_a_task_that_saved_nothing_begin_from_nothing(core):

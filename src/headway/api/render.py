@@ -53,6 +53,7 @@ def task_view(row: Any, *, whole: bool = False) -> TaskView:
         exit_code=row["exit_code"],
         error=error_of(row["error"]),
         codec=definition.codec,
+        stages=[stage.name for stage in definition.stages],
         resources=resources_view(definition.resources, definition.tier),
         isolation=definition.isolation or "none",
         usage=usage_of(row),

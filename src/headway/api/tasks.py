@@ -28,6 +28,7 @@ _ONE = query("read.one")
 _ATTEMPTS = query("read.attempts")
 _OUTPUT = query("output.read")
 _FAMILY = query("subtask.family")
+_CAME = query("checkpoint.state_of")
 _IO = query("attempt_io.of_task")
 LONGEST_WAIT_S = 60.0
 MAX_SUBTASKS = 1_000  # shown with their parent
@@ -97,6 +98,9 @@ async def show(request: Http, task_id: str) -> Response[bytes]:
         with_io(view.usage, await _io_of(core, task), row["attempt"])
     async with core.database.cold() as connection:
         parent, children = await connection.fetchrow(_FAMILY, task, MAX_SUBTASKS)
+        stage, view.checkpoint_at, view.checkpoint_size = await connection.fetchrow(_CAME, task)
+    if view.stages:
+        view.stages_done = len(view.stages) if view.state == "succeeded" else stage or 0
     view.parent, view.subtasks = None if parent is None else str(parent), [str(child) for child in children]
     return answer(view)
 

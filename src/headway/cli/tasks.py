@@ -149,6 +149,8 @@ def describe(task: TaskView, attempts: list[AttemptView]) -> str:
                 ("labels", labels),
                 ("tenant", task.tenant),
                 ("tree", task.tree),
+                ("stage", _stage(task)),
+                ("checkpoint", f"{when(task.checkpoint_at)}, {task.checkpoint_size} bytes" if task.checkpoint_at else None),
                 ("parent", task.parent),
                 ("subtasks", " ".join(task.subtasks[:10]) + (" ..." if len(task.subtasks) > 10 else "") or None),
                 ("category", task.category),
@@ -191,6 +193,14 @@ def describe(task: TaskView, attempts: list[AttemptView]) -> str:
         ]
         parts.append(table(("ATTEMPT", "OUTCOME", "NODE", "TOOK", "EXIT", "ERROR"), rows, right=("TOOK", "EXIT")))
     return "\n\n".join(parts)
+
+
+def _stage(task: TaskView) -> str | None:
+    """ "2 of 3, copy"."""
+    if not task.stages:
+        return None
+    at = min(task.stages_done, len(task.stages) - 1)
+    return f"{at + 1} of {len(task.stages)}, {task.stages[at]}"
 
 
 def describe_tree(tree: TreeView) -> str:

@@ -76,6 +76,10 @@ class TaskView(msgspec.Struct):
     failures: dict[str, int] = {}  # by blame: task, resource, node, requeues
     isolation: str = "none"
     parent: str | None = None  # the running task that submitted it
+    stages: list[str] = []  # names, in order
+    stages_done: int = 0
+    checkpoint_at: datetime.datetime | None = None  # when its newest checkpoint was saved
+    checkpoint_size: int | None = None
     subtasks: list[str] = []  # what it submitted itself, in the order of ids; only when asked for, the first 1,000
 
 

@@ -10,6 +10,7 @@ select tenant from task where id = $1 and attempt = $2 and node is not null and 
 select sequence, hash from checkpoint where task = $1 and kind = $2 order by sequence desc limit 1;
 
 -- name: add
+with told as (insert into event (tenant, kind, tasks) values ($5, 'task.checkpointed', array[$1::bigint]))
 insert into checkpoint (task, kind, sequence, attempt, tenant, hash) values ($1, $2, $3, $4, $5, $6);
 
 -- name: drop_older
@@ -23,9 +24,12 @@ delete from checkpoint where task = $1 and kind = $2 and hash = $3 returning tas
 select c.task, c.hash, c.tenant, b.size from checkpoint c join blob b on b.tenant = c.tenant and b.hash = c.hash
 where c.task = any ($1::bigint[]) and c.kind = $2 order by c.task, c.sequence desc;
 
--- name: of_task
-select c.kind, c.sequence, c.attempt, c.saved_at, b.size from checkpoint c join blob b on b.tenant = c.tenant and b.hash = c.hash
-where c.task = $1 order by c.saved_at desc;
+-- name: state_of
+-- How far a task came: the stage it is in or begins with, and its newest checkpoint.
+select (select max(number) + 1 from stage where task = $1) as stage, c.saved_at, c.size from (select) one left join (
+    select c.saved_at, b.size from checkpoint c join blob b on b.tenant = c.tenant and b.hash = c.hash
+    where c.task = $1 order by c.saved_at desc limit 1
+) c on true;
 
 -- name: forget
 -- Checkpoints of tasks that will not run again; a dead letter may.
@@ -46,6 +50,3 @@ on conflict do nothing;
 
 -- name: next_stages
 select task, max(number) + 1 as next from stage where task = any ($1::bigint[]) group by task;
-
--- name: stages_of
-select number, attempt, ended_at from stage where task = $1 order by number;
