@@ -8,6 +8,7 @@ from litestar.exceptions import HTTPException
 from litestar.response import Response
 
 from headway.api import (
+    audit,
     checkpoints,
     content,
     dead,
@@ -23,6 +24,7 @@ from headway.api import (
     schedules,
     steering,
     tasks,
+    tenants,
     trees,
     webhooks,
 )
@@ -37,6 +39,7 @@ ROUTES = [
     *tasks.ROUTES, *steering.ROUTES, *schedules.ROUTES, *predictions.ROUTES, *nodes.ROUTES, *dead.ROUTES, *events.ROUTES,
     *webhooks.ROUTES, *overview.ROUTES,
     *queues.ROUTES, *explain.ROUTES,
+    *tenants.ROUTES, *audit.ROUTES,
 ]  # fmt: skip
 
 
@@ -50,6 +53,7 @@ def create_app(core: Core) -> Litestar:
         route_handlers=[*ROUTES, openapi_json],
         state=State({"core": core}),
         openapi_config=None,
+        middleware=[audit.AuditTrail],
         logging_config=None,  # ours is telemetry.log; Litestar's would start a thread
         request_max_body_size=core.settings.max_body,
         exception_handlers={

@@ -36,14 +36,17 @@ async def exchange(request: Http, node: int) -> Response[bytes]:
 
 @get("/v1/nodes")
 async def list_nodes(request: Http) -> Response[bytes]:
-    await caller_of(request, *PEOPLE)
-    return answer(await views(core_of(request)))
+    """All nodes. The machines are the operator's: a tenant sees none."""
+    caller = await caller_of(request, *PEOPLE)
+    return answer(await views(core_of(request)) if caller.scope is None else [])
 
 
 @get("/v1/nodes/{name:str}")
 async def show_node(request: Http, name: str) -> Response[bytes]:
-    await caller_of(request, *PEOPLE)
+    caller = await caller_of(request, *PEOPLE)
     core = core_of(request)
+    if caller.scope is not None:
+        raise _missing(name)
     node = _find(core, name)
     return answer(next(view for view in await views(core) if view.id == node.id))
 
@@ -72,8 +75,12 @@ async def _set_drain(request: Http, name: str, value: bool) -> Response[bytes]:
 def _find(core: Core, name: str) -> Node:
     node = core.fleet.by_name(name)
     if node is None:
-        raise NotFound(f"there is no node {name[:60]!r}", hint="see `headway node ls`")
+        raise _missing(name)
     return node
+
+
+def _missing(name: str) -> NotFound:
+    return NotFound(f"there is no node {name[:60]!r}", hint="see `headway node ls`")
 
 
 async def views(core: Core) -> list[NodeView]:

@@ -15,16 +15,17 @@ import msgspec
 from headway.api.checkpoints import Announced
 from headway.api.content import Claim, ClaimView, NewSecret, Pin, PinView, SecretView, Uploaded
 from headway.api.dead import Which
-from headway.api.overview import NewKey, NewTenant
 from headway.api.predictions import Asked
 from headway.api.queues import NewQueue, QueueChange
 from headway.api.schedules import Range
 from headway.api.steering import SignalName
 from headway.api.tasks import Edit, WaitFor
+from headway.api.tenants import NewKey, NewTenant
 from headway.api.trees import TreeSpec
 from headway.api.webhooks import NewWebhook, Replay, WebhookChange
 from headway.domain.schedule import Scheduled
-from headway.domain.task import TaskSpec
+from headway.domain.task import ResourcesSpec, TaskSpec
+from headway.domain.tenant import SubscriptionSpec
 from headway.version import VERSION
 from headway.wire.exchange import Exchange, Orders, Register, Registered
 from headway.wire.views import (
@@ -32,6 +33,7 @@ from headway.wire.views import (
     AcceptedMany,
     AppliedView,
     AttemptView,
+    AuditPage,
     Backfilled,
     Changed,
     CriticalPath,
@@ -40,8 +42,12 @@ from headway.wire.views import (
     EdgePage,
     Explanation,
     FiringView,
+    KeyPage,
+    KeyView,
     LevelPage,
+    LimitsView,
     NeighbourView,
+    NewKeyView,
     NodeView,
     Page,
     PeakView,
@@ -54,6 +60,8 @@ from headway.wire.views import (
     ScheduleView,
     Stats,
     TaskView,
+    TenantPage,
+    TenantView,
     TreePage,
     TreeView,
     Waited,
@@ -94,6 +102,9 @@ _FILTERS: tuple[Parameter, ...] = (
 )
 
 _CONFIRM: tuple[Parameter, ...] = (("wait", _DURATION, "how long to wait for the node's answer, 10 s by default"),)
+
+
+_TENANT: Parameter = ("tenant", _TEXT, "an administrator may name one; else the operator's tiers, or the caller's own")
 
 
 @dataclass(frozen=True)
@@ -198,17 +209,12 @@ TABLE = (
     Route("post", "/v1/queues/{name}/resume", "Hand out a paused queue's tasks again (admin)", QueueView, tag="queues"),
     Route("get", "/v1/peaks", "What was put off at peak, and what that saved (admin)", list[PeakView], tag="queues"),
     Route("get", "/v1/stats", "Numbers of now", Stats, tag="seeing"),
-    Route("get", "/v1/tiers", "Named bundles of resources", dict[str, ResourcesView], tag="seeing"),
     Route("post", "/v1/nodes/{node}/checkpoints/{task_id}", "An agent saves a packed folder, or says that it is damaged", Saved,
           body=Announced, tag="nodes"),
     Route("put", "/v1/nodes/{node}/checkpoints/{task_id}/{digest}/{number}", "One chunk of a packed folder: the body as it is", Saved,
           parameters=(("attempt", _NUMBER, "that saves it"), ("size", _NUMBER, "of the whole, in bytes")), tag="nodes"),
     Route("get", "/v1/nodes/{node}/checkpoints/{task_id}/{digest}/{number}", "One chunk of a packed folder", None,
           media="application/octet-stream", parameters=(("attempt", _NUMBER, "that needs it"),), tag="nodes"),
-    Route("get", "/v1/whoami", "Whose token this is", dict[str, str], tag="access"),
-    Route("get", "/v1/tenants", "All tenants (admin)", list[dict[str, Any]], tag="access"),
-    Route("post", "/v1/tenants", "Add a tenant (admin)", dict[str, Any], 201, NewTenant, tag="access"),
-    Route("post", "/v1/keys", "Make a token, shown once (admin)", dict[str, Any], 201, NewKey, tag="access"),
     Route("post", "/v1/uploads", "Keep a file for tasks of this tenant", Uploaded, 201, tag="content",
           parameters=(("name", _TEXT, "its file name: the suffix says what runs it"),)),
     Route("get", "/v1/nodes/definitions/{definition}/uploads/{digest}", "For agents: a file that a definition names", None,
@@ -221,6 +227,26 @@ TABLE = (
     Route("put", "/v1/secrets/{name}", "Set a secret", SecretView, body=NewSecret, tag="content"),
     Route("delete", "/v1/secrets/{name}", "Remove a secret", dict[str, str], tag="content"),
     Route("post", "/v1/tasks/{task_id}/once", "From inside a task: an effect that happens once", ClaimView, body=Claim),
+    Route("get", "/v1/tiers", "Named bundles of resources", dict[str, ResourcesView], tag="access", parameters=(_TENANT,)),
+    Route("put", "/v1/tiers/{tier}", "Define a tier: the operator's, or a tenant's own", ResourcesView, body=ResourcesSpec, tag="access",
+          parameters=(_TENANT,)),
+    Route("delete", "/v1/tiers/{tier}", "Take a tier away", dict[str, ResourcesView], tag="access", parameters=(_TENANT,)),
+    Route("get", "/v1/limits", "What the caller's tenant may use, uses, and has left", LimitsView, tag="access"),
+    Route("get", "/v1/whoami", "Whose token this is", dict[str, str], tag="access"),
+    Route("get", "/v1/tenants", "Tenants by name (admin)", TenantPage, tag="access",
+          parameters=(("limit", _LIMIT, "page size, 100 by default"), ("cursor", _TEXT, "`next` of the page before"))),
+    Route("post", "/v1/tenants", "Add a tenant (admin)", TenantView, 201, NewTenant, tag="access"),
+    Route("get", "/v1/tenants/{tenant}", "One tenant; a tenant sees itself", TenantView, tag="access"),
+    Route("patch", "/v1/tenants/{tenant}", "Change a subscription (admin)", TenantView, body=SubscriptionSpec, tag="access"),
+    Route("get", "/v1/tenants/{tenant}/limits", "What a tenant may use, uses, and has left", LimitsView, tag="access"),
+    Route("get", "/v1/keys", "Keys, without the tokens themselves", KeyPage, tag="access",
+          parameters=(("limit", _LIMIT, "page size, 100 by default"), ("cursor", _NUMBER, "`next` of the page before"))),
+    Route("post", "/v1/keys", "Make a key; its token is shown once (admin)", NewKeyView, 201, NewKey, tag="access"),
+    Route("post", "/v1/keys/{key}/revoke", "Take a key away", KeyView, tag="access"),
+    Route("get", "/v1/audit", "Who did what, the newest first", AuditPage, tag="access", parameters=(
+        ("actor", _TEXT, "name#number of a key; * stands for anything"), ("action", _TEXT, "such as tasks.cancel or tenants.*"),
+        ("target", _TEXT, "what it was done to"), ("since", _TEXT, 'ISO 8601, Unix seconds, or "1h" for an hour ago'),
+        ("limit", _LIMIT, "page size, 50 by default"), ("cursor", _NUMBER, "`next` of the page before"))),
     Route("get", "/metrics", "Prometheus metrics", None, media="text/plain", tag="seeing"),
     Route("get", "/livez", "The process lives", dict[str, str], public=True, tag="seeing"),
     Route("get", "/readyz", "The server can admit tasks", dict[str, str], public=True, tag="seeing"),
@@ -306,7 +332,7 @@ _FAILURES = {
 
 
 def _path_parameters(path: str) -> list[dict[str, Any]]:
-    kinds = {"task_id": _ID, "tree_id": _ID, "node": _NUMBER, "definition": _NUMBER, "digest": _DIGEST}
+    kinds = {"key": _NUMBER, "task_id": _ID, "tree_id": _ID, "node": _NUMBER, "definition": _NUMBER, "digest": _DIGEST}
     return [
         {"name": name, "in": "path", "required": True, "schema": kinds.get(name, {**_TEXT, "minLength": 1})}
         for name in re.findall(r"{(\w+)}", path)

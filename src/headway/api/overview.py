@@ -1,39 +1,24 @@
-"""Queues, stats, tiers, tenants and tokens, metrics, health."""
+"""Stats, metrics, health."""
 
 from __future__ import annotations
 
-import secrets
-
-import msgspec
-from litestar import Response, get, post
+from litestar import Response, get
 from prometheus_client import generate_latest
 
 from headway import telemetry
 from headway.api.queues import shares_of
-from headway.api.render import resources_view
-from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_of
-from headway.domain.resources import DIMENSIONS, TIERS
-from headway.domain.task import check_name
-from headway.errors import Conflict, InvalidInput, Unavailable
+from headway.api.request import PEOPLE, Http, answer, caller_of, core_of
+from headway.control.core import Core
+from headway.domain.resources import DIMENSIONS
+from headway.errors import Unavailable
 from headway.store.queries import query
 from headway.version import VERSION
-from headway.wire.views import Stats
+from headway.wire.views import QueueView, ShareView, Stats
 
 _DEAD = query("read.dead_count")
+_OWN_DEAD = query("allowance.dead")
+COUNTED = 100_000
 _LEADERS = query("duty.leaders")
-_TENANTS = query("token.tenants")
-
-
-class NewTenant(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
-
-
-class NewKey(msgspec.Struct, forbid_unknown_fields=True):
-    """A token for a role; `tenant` (its name) only with the role tenant."""
-
-    role: str = "tenant"
-    tenant: str | None = None
-    name: str = ""
 
 
 @get("/v1/stats")
@@ -42,6 +27,8 @@ async def stats(request: Http) -> Response[bytes]:
     core = core_of(request)
     found, states = await core.queue_views.look(caller.scope)
     plan = await core.outlook.read()
+    if caller.scope is not None:
+        return answer(await _own(core, caller.scope, found, states, shares_of(core, plan, caller.scope)))
     async with core.database.cold() as connection:
         leaders = await connection.fetch(_LEADERS)
         states["failed"] = await connection.fetchval(_DEAD)
@@ -75,63 +62,20 @@ async def stats(request: Http) -> Response[bytes]:
     )
 
 
-@get("/v1/tiers")
-async def tiers(request: Http) -> Response[bytes]:
-    await caller_of(request, *PEOPLE)
-    return answer({name: resources_view(need, name) for name, need in TIERS.items()})
-
-
-@get("/v1/whoami")
-async def whoami(request: Http) -> Response[bytes]:
-    caller = await caller_of(request)
-    return answer({"tenant": caller.tenant_name, "role": caller.role})
-
-
-@get("/v1/tenants")
-async def list_tenants(request: Http) -> Response[bytes]:
-    await caller_of(request, "admin")
-    async with core_of(request).database.cold() as connection:
-        return answer([{"id": row["id"], "name": row["name"]} for row in await connection.fetch(_TENANTS)])
-
-
-@post("/v1/tenants", status_code=201)
-async def add_tenant(request: Http) -> Response[bytes]:
-    await caller_of(request, "admin")
-    asked = await body_of(request, NewTenant)
-    check_name(asked.name)
-    tenant, created = await core_of(request).access.add_tenant(asked.name)
-    if not created:
-        raise Conflict(f"there is a tenant {asked.name!r} already")
-    return answer({"id": tenant, "name": asked.name}, 201)
-
-
-@post("/v1/keys", status_code=201)
-async def add_key(request: Http) -> Response[bytes]:
-    """A new token, shown once."""
-    await caller_of(request, "admin")
-    core, asked = core_of(request), await body_of(request, NewKey)
-    if asked.role not in ("admin", "tenant", "agent"):
-        raise InvalidInput(f"role: {asked.role[:20]!r} is unknown", field="role", hint="admin, tenant or agent")
-    if (asked.role == "tenant") != (asked.tenant is not None):
-        raise InvalidInput("tenant: needed for the role tenant, and only for it", field="tenant")
-    tenant = None
-    if asked.tenant is not None:
-        async with core.database.cold() as connection:
-            names = {row["name"]: row["id"] for row in await connection.fetch(_TENANTS)}
-        if asked.tenant not in names:
-            raise InvalidInput(f"tenant: there is no tenant {asked.tenant[:40]!r}", field="tenant")
-        tenant = names[asked.tenant]
-    if asked.name:
-        check_name(asked.name)
-    token = f"hw_{asked.role}_{secrets.token_urlsafe(24)}"
-    await core.access.add(token, asked.role, tenant=tenant, name=asked.name)
-    return answer({"token": token, "role": asked.role, "tenant": asked.tenant}, 201)
+async def _own(core: Core, tenant: int, queues: list[QueueView], states: dict[str, int], shares: list[ShareView]) -> Stats:
+    """What a tenant sees: its own tasks and share, nothing of the machines or of others (A7)."""
+    async with core.database.cold() as connection:
+        states["failed"] = await connection.fetchval(_OWN_DEAD, tenant, COUNTED)
+    return Stats(
+        states=states, nodes={}, queues=queues, finished_per_s=0.0, submitted_per_s=0.0, servers=0, leaders={}, version=VERSION,
+        free_cpus=0.0, total_cpus=0.0, shares=shares,
+    )  # fmt: skip
 
 
 @get("/metrics")
 async def metrics(request: Http) -> Response[bytes]:
-    """Prometheus text; needs a token like everything that tells about tenants."""
-    await caller_of(request)
+    """Prometheus text about all tenants together: for administrators, and readers without a tenant."""
+    await caller_of(request, "admin")
     core = core_of(request)
     found, _ = await core.queue_views.look(None)
     for queue in found:
@@ -164,4 +108,4 @@ async def readyz(request: Http) -> Response[bytes]:
     return answer({"status": "ok"})
 
 
-ROUTES = [stats, tiers, whoami, list_tenants, add_tenant, add_key, metrics, livez, readyz]
+ROUTES = [stats, metrics, livez, readyz]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import difflib
 
-from headway.api.request import Http, id_of
+from headway.api.request import Http, core_of, id_of
 from headway.control.core import Core
 from headway.domain import units
 from headway.domain.identity import MAX_ID, first_id_of
@@ -68,16 +69,28 @@ def seconds_of(request: Http, name: str, default: float) -> float:
     return default if text is None else units.seconds(text, name)
 
 
+def text_of(request: Http, name: str) -> str | None:
+    return _text(request.query_params.get(name), name)
+
+
+def moment_of(request: Http, name: str) -> datetime.datetime | None:
+    text = request.query_params.get(name)
+    return None if text is None else datetime.datetime.fromtimestamp(_moment(text, name, core_of(request)), datetime.UTC)
+
+
 def _border(text: str, field: str, core: Core) -> int:
-    """A moment (ISO 8601, Unix seconds, or "1h" = an hour ago) as the smallest id of that time."""
+    """A moment as the smallest id of that time."""
+    return min(first_id_of(int(_moment(text, field, core) * 1000)), MAX_ID)
+
+
+def _moment(text: str, field: str, core: Core) -> float:
+    """ISO 8601, Unix seconds, or "1h" = an hour ago."""
     if text[:1].isdigit() and text[-1:] in "smhdw":
-        moment = core.clock.now_us() / 1_000_000 - units.seconds(text, field)
-    else:
-        try:
-            moment = at_seconds(float(text), field)
-        except ValueError:
-            moment = at_seconds(text.replace(" ", "+"), field)
-    return min(first_id_of(int(moment * 1000)), MAX_ID)
+        return core.clock.now_us() / 1_000_000 - units.seconds(text, field)
+    try:
+        return at_seconds(float(text), field)
+    except ValueError:
+        return at_seconds(text.replace(" ", "+"), field)
 
 
 def _state(word: str) -> State:

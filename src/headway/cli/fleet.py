@@ -1,4 +1,4 @@
-"""`node`, `tier`, `stats`: what there is to run on, and how busy it is."""
+"""`node`, `stats`: what there is to run on, and how busy it is."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from headway.cli.terminal import Terminal, command, fields, group, paint, table
 
 if TYPE_CHECKING:
     from headway.cli.session import Server
-    from headway.wire.views import NodeView, PeakView, ResourcesView, Stats
+    from headway.wire.views import NodeView, PeakView, Stats
 
 node = group("Nodes: the machines that run tasks.", examples=["headway node ls", "headway node drain big-1"])
-tier = group("Tiers: names for amounts of resources.", examples=["headway tier ls"])
 app = group("Numbers of now.")
 
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name or id of the node.")]
@@ -57,19 +56,6 @@ def node_drain(terminal: Terminal, name: NodeName) -> None:
 def node_undrain(terminal: Terminal, name: NodeName) -> None:
     """Let a drained node take tasks again."""
     _turn(terminal, name, "undrain")
-
-
-@command(tier, "ls", examples=["headway tier ls"])
-def tier_ls(terminal: Terminal) -> None:
-    """List tiers and what they stand for."""
-    from headway.cli.session import talk
-    from headway.wire.views import ResourcesView
-
-    async def look(server: Server) -> None:
-        tiers = await server.get("/v1/tiers", dict[str, ResourcesView])
-        terminal.answer(tiers, ids=list(tiers), table=lambda: _tiers(tiers))
-
-    talk(terminal, look)
 
 
 @command(
@@ -145,13 +131,6 @@ def _node(one: NodeView) -> str:
             ("seen", when(one.seen_at)),
         ]
     )
-
-
-def _tiers(tiers: dict[str, ResourcesView]) -> str:
-    from headway.domain.units import size_text
-
-    rows = [(name, f"{need.cpus:g}", size_text(need.memory), size_text(need.disk)) for name, need in tiers.items()]
-    return table(("TIER", "CPUS", "MEMORY", "DISK"), rows, right=("CPUS", "MEMORY", "DISK"))
 
 
 def _stats(found: Stats) -> str:

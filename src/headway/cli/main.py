@@ -89,6 +89,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "explain": Entry("explain:app", "Say why a task does not run, and when it will."),
         "top": Entry("top:app", "Watch rates, queues, nodes and running tasks live."),
         "stats": Entry("fleet:app", "Print the numbers of now: states, rates, queues, nodes."),
+        "limits": Entry("tenants:limits", "Show what you may use, use, and have left."),
     },
     "Change": {
         "cancel": Entry("change:app", "Cancel tasks or trees, with all their processes."),
@@ -102,10 +103,13 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     "Operate": {
         "node": Entry("fleet:node", "Nodes: ls, show, drain, undrain."),
         "queue": Entry("queue:queue", "Queues: ls, create, set, pause, resume, delete."),
-        "tier": Entry("fleet:tier", "Tiers of resources: ls."),
         "webhook": Entry("webhook:app", "Webhooks: create, ls, set, rotate, test, deliveries, replay."),
         "secret": Entry("content:secret", "Secrets of tasks: set, ls, rm."),
         "runner": Entry("content:runner", "Warm runners for other languages: check.", takes_command=True),
+        "tier": Entry("tenants:tier", "Tiers of resources: ls, set, rm."),
+        "tenant": Entry("tenants:tenant", "Tenants and subscriptions: create, ls, set, show."),
+        "key": Entry("tenants:key", "Keys of callers: create, ls, revoke."),
+        "audit": Entry("tenants:audit", "Who did what, the newest first."),
         "db": Entry("database:app", "The database: migrate, status."),
         "doctor": Entry("doctor:app", "Check machine, database and server, and say what to do."),
         "bench": Entry("bench:app", "Measure throughput and latency on this machine."),

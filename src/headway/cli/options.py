@@ -121,7 +121,7 @@ def task(given: dict[str, Any]) -> dict[str, Any]:
         "args": given["arg"],
         "env": pairs(given["env"], "--env"),
         "resources": _resources(given["resources"]),
-        "retry": _settings(given["retry"], "--retry"),
+        "retry": settings(given["retry"], "--retry"),
         "after": [_edge(text) for text in given["after"] or ()],
         "input": None,
         "requires": _requires(given["requires"] or ()),
@@ -236,10 +236,10 @@ def edits(given: Sequence[str] | None, whole: str | None) -> dict[str, Any]:
 
 
 def _resources(text: str | None) -> str | dict[str, Any] | None:
-    return text if text is None or "=" not in text else _settings(text, "--resources")
+    return text if text is None or "=" not in text else settings(text, "--resources")
 
 
-def _settings(text: str | None, option: str) -> dict[str, Any]:
+def settings(text: str | None, option: str) -> dict[str, Any]:
     """ "cpus=2,memory=1GiB,labels.gpu=a100" as a mapping; numbers become numbers."""
     found: dict[str, Any] = {}
     for key, value in pairs(text.split(",") if text else (), option).items():

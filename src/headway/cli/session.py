@@ -32,7 +32,7 @@ class Server:
         self._http = Http(place.url, token=place.token, tls_ca=tls_ca)
 
     async def get(self, path: str, kind: type[T], *, timeout: float | None = 30.0, **query: Any) -> T:
-        return await self.send("GET", _with_query(path, query), kind, timeout=timeout)
+        return await self.send("GET", with_query(path, query), kind, timeout=timeout)
 
     async def post(self, path: str, kind: type[T], body: Any = None, *, timeout: float | None = 30.0) -> T:
         content = b"" if body is None else msgspec.json.encode(body)
@@ -54,7 +54,7 @@ class Server:
 
     async def watch(self, path: str, kind: type[T], *, seen: str | None, wait: float) -> tuple[T, str | None]:
         """What is there once it differs from what was `seen`, or after `wait` seconds; and the mark to give next time."""
-        path = _with_query(path, {"wait": wait, "seen": seen})
+        path = with_query(path, {"wait": wait, "seen": seen})
         response = await self._answer("GET", path, b"", "application/json", wait + 30.0)
         return msgspec.json.decode(response.body, type=kind), response.headers.get("etag")
 
@@ -81,7 +81,7 @@ class Server:
     async def pieces(self, path: str, **query: Any) -> AsyncIterator[bytes]:
         """The bytes of a streamed answer, as they come."""
         try:
-            async with self._http.stream("GET", _with_query(path, query)) as (response, pieces):
+            async with self._http.stream("GET", with_query(path, query)) as (response, pieces):
                 if response.status >= 400:
                     response.body = b"".join([piece async for piece in pieces])
                     raise error_from(response)
@@ -133,6 +133,6 @@ def tree_path(tree_id: str, *rest: str) -> str:
     return "/".join(["/v1/trees", quote(tree_id, safe=""), *rest])
 
 
-def _with_query(path: str, query: dict[str, Any]) -> str:
+def with_query(path: str, query: dict[str, Any]) -> str:
     given = {key: value for key, value in query.items() if value is not None}
     return f"{path}?{urlencode(given, doseq=True)}" if given else path

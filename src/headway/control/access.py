@@ -6,6 +6,7 @@ import hashlib
 import time
 from dataclasses import dataclass, field
 
+from headway.domain.tenant import DEFAULT_TENANT
 from headway.errors import Forbidden, Unauthorized
 from headway.store.database import Database
 from headway.store.queries import query
@@ -17,23 +18,26 @@ _HOLDER = query("subtask.holder")
 _ADD = query("token.add")
 _TENANT = query("token.add_tenant")
 
-DEFAULT_TENANT = 1
-
 
 @dataclass(frozen=True)
 class Caller:
-    role: str  # admin | tenant | agent | task
+    role: str  # admin | tenant | reader | agent | task
     tenant: int  # where its submissions go
     tenant_name: str
     task: int = 0  # of the role task: the attempt that calls
     attempt: int = 0
+    actor: str = ""  # its key, for the audit
+    everywhere: bool = False  # sees the rows of all tenants
 
     @property
     def scope(self) -> int | None:
         """The tenant whose rows it may see; None = all."""
-        return None if self.role == "admin" else self.tenant
+        return None if self.everywhere else self.tenant
 
-    def need(self, *roles: str) -> None:
+    def need(self, *roles: str, reads: bool = False) -> None:
+        """`reads`: the call changes nothing, so a reader may make it like the people whose rows it sees."""
+        if reads and self.role == "reader" and ("tenant" in roles or (self.everywhere and "admin" in roles)):
+            return
         if self.role not in roles:
             raise Forbidden(f"this needs the role {' or '.join(roles)}, the token has {self.role}")
 
@@ -62,11 +66,19 @@ class Access:
         if row is None:
             self._known.pop(token, None)
             raise Unauthorized("the token is not known, or was revoked")
-        caller = Caller(row["role"], row["tenant"] or DEFAULT_TENANT, row["tenant_name"] or "default")
+        caller = Caller(
+            row["role"], row["tenant"] or DEFAULT_TENANT, row["tenant_name"] or "default",
+            actor=f"{row['name'] or row['role']}#{row['id']}",
+            everywhere=row["role"] == "admin" or (row["role"] == "reader" and row["tenant"] is None),
+        )  # fmt: skip
         if len(self._known) > 10_000:
             self._known.clear()
         self._known[token] = (time.monotonic(), caller)
         return caller
+
+    def forget(self) -> None:
+        """A key was revoked here: look every one up again."""
+        self._known.clear()
 
     async def _attempt(self, token: str) -> Caller:
         """A running task, by the token of its attempt. Looked up each time: it dies with the attempt."""

@@ -19,6 +19,8 @@ KEYS = 5_000
 _KEYS = query("key.expire")
 _PROGRESS = query("output.forget_progress")
 _NODES = query("node.forget")
+_AUDIT = query("audit.forget")
+AUDIT_DAYS = 400  # longer than the year an auditor asks about
 
 
 @dataclass
@@ -40,6 +42,7 @@ class Archivist:
             await connection.execute(_PROGRESS)
             await connection.execute(_NODES)
             await checkpoints.forget(connection)
+            await connection.execute(_AUDIT, AUDIT_DAYS)
             await blobs.sweep(connection)
             return dropped, expired
 

@@ -12,9 +12,11 @@ from typing import Any
 from headway.config import Settings
 from headway.control.access import Access
 from headway.control.actions import Actions
+from headway.control.administration import Administration
 from headway.control.admission import Admission
 from headway.control.allowances import Allowances
 from headway.control.archivist import Archivist, ensure_partitions
+from headway.control.audit import Audit
 from headway.control.bus import Bus
 from headway.control.changing import Changing
 from headway.control.checkpoints import Checkpoints
@@ -114,6 +116,8 @@ class Core:
         self.outlook = Outlook(database, self.leader, self.planner, clock)
         self.queue_views = QueueViews(database, clock, self.definitions, self.queues, self.outlook)
         self.notifier = Notifier(database, holder, bus, self.planner, self.exchanges, self.tenants)
+        self.audit = Audit(database)
+        self.administration = Administration(database, self.tenants, self.access)
         self.allowances = Allowances(database, self.tenants, holder)
         self.admission = Admission(
             database,

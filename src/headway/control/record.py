@@ -48,8 +48,8 @@ class Reports:
     returned: list[tuple[int, Ref]] = field(default_factory=list)
     notices: list[tuple[int, Notice]] = field(default_factory=list)
     staged: list[tuple[int, Staged]] = field(default_factory=list)
-    output: list[Output] = field(default_factory=list)
-    progress: list[Progress] = field(default_factory=list)
+    output: list[tuple[int, Output]] = field(default_factory=list)
+    progress: list[tuple[int, Progress]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         fields = (self.started, self.succeeded, self.failed, self.returned, self.notices, self.staged, self.output, self.progress)
@@ -265,10 +265,10 @@ async def _returns(connection: Connection, returned: list[tuple[int, Ref]], effe
 
 async def _outputs(connection: Connection, reports: Reports) -> None:
     if reports.output:
-        rows = sorted((o.id, o.attempt, o.sequence, o.stream, o.at_ms, o.data) for o in reports.output)
+        rows = sorted((o.id, o.attempt, o.sequence, o.stream, o.at_ms, o.data, node) for node, o in reports.output)
         await connection.execute(_OUTPUT, *_columns(rows))
     if reports.progress:
-        last = {p.id: (p.id, p.attempt, p.done, p.total, p.text) for p in reports.progress}
+        last = {p.id: (p.id, p.attempt, p.done, p.total, p.text, node) for node, p in reports.progress}
         await connection.execute(_PROGRESS, *_columns(sorted(last.values())))
 
 

@@ -136,8 +136,8 @@ def _sort_into(reports: Reports, node: int, exchange: Exchange, now_ms: int) -> 
     reports.returned += [(node, ref) for ref in exchange.returned]
     reports.notices += [(node, notice) for notice in exchange.notices]
     reports.staged += [(node, staged) for staged in exchange.stages]
-    reports.output += [_shifted(o, shift, now_ms) for o in exchange.output]
-    reports.progress += [_clean(p) for p in exchange.progress]
+    reports.output += [(node, _shifted(o, shift, now_ms)) for o in exchange.output]
+    reports.progress += [(node, _clean(p)) for p in exchange.progress]
     exchange.now_ms = 0  # its times are moved: when the batch must be tried again, they are not moved twice
 
 

@@ -54,6 +54,10 @@ class Tenants:
         own = {} if tenant is None else self._tiers.get(tenant, {})
         return {**TIERS, **self._tiers.get(None, {}), **own}
 
+    def own_tiers(self, tenant: int | None) -> Mapping[str, Resources]:
+        """Those of one tenant, or of the operator (None)."""
+        return self._tiers.get(tenant, {})
+
     def id_of(self, name: str) -> int | None:
         return next((tenant for tenant, there in self.names.items() if there == name), None)
 

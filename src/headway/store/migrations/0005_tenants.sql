@@ -18,6 +18,12 @@ create index tier_changed on tier (changed_at);
 
 create index token_tenant on token (tenant, id);
 
+-- A reader sees what its tenant sees, or without a tenant everything, and changes nothing.
+alter table token drop constraint token_role_check;
+alter table token add constraint token_role_check check (role in ('admin', 'tenant', 'agent', 'reader'));
+alter table token drop constraint token_check;
+alter table token add constraint token_has_tenant check (role = 'reader' or (role = 'tenant') = (tenant is not null));
+
 -- Rate limiter and waiting quota (A3 E6): what is left in the tenant's bucket, and what each server took out of it in advance.
 create table allowance (
     tenant int primary key references tenant (id),

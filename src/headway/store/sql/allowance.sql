@@ -21,3 +21,6 @@ select state, shape, count(*) as count from (
     union all (select state, shape from task where tenant = $1 and state in (0, 1) limit $2)
     union all (select state, shape from task where state in (3, 4, 5) and tenant = $1 limit $2)
 ) t group by state, shape;
+
+-- name: dead
+select count(*)::int from (select 1 from dead_letter where tenant = $1 limit $2) d;

@@ -1,0 +1,206 @@
+"""Tenants over HTTP and on the command line: subscriptions, keys, tiers, limits, the audit (A3 A7 E6 G1 J5)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from headway.wire.http import Http, Response
+from tests.support.cluster import TOKEN, Server
+
+
+class Place:
+    """A server process, called with any token."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    async def ask(self, token: str, method: str, path: str, body: object = None) -> Response:
+        http = Http(self.url, token=token)
+        try:
+            return await http.request(method, path, body=b"" if body is None else msgspec.json.encode(body))
+        finally:
+            await http.close()
+
+    async def must(self, method: str, path: str, body: object = None, *, token: str = TOKEN) -> Any:
+        response = await self.ask(token, method, path, body)
+        assert response.status < 300, response.body
+        return msgspec.json.decode(response.body)
+
+    async def tenant(self, name: str, **subscription: Any) -> str:
+        """A new tenant's token."""
+        await self.must("POST", "/v1/tenants", {"name": name, **subscription})
+        return (await self.must("POST", "/v1/keys", {"tenant": name}))["token"]
+
+    async def audit(self, query: str = "", *, token: str = TOKEN) -> list[dict[str, Any]]:
+        return (await self.must("GET", f"/v1/audit{query}", token=token))["entries"]
+
+    def cli(self, *words: str, token: str = TOKEN) -> subprocess.CompletedProcess[str]:
+        env = {"PATH": "/usr/bin:/bin", "HEADWAY_URL": self.url, "HEADWAY_TOKEN": token, "HOME": "/nonexistent"}
+        return subprocess.run(
+            [sys.executable, "-m", "headway.cli.main", *words], capture_output=True, text=True, env=env, timeout=60, check=False
+        )
+
+
+@pytest.fixture
+async def place(dsn: str, tmp_path: Path) -> AsyncIterator[Place]:
+    server = Server("server", tmp_path, dsn, {})
+    try:
+        await server.start()
+        yield Place(server.url)
+    finally:
+        server.kill()
+
+
+def problem(response: Response) -> dict[str, Any]:
+    return msgspec.json.decode(response.body)
+
+
+async def test_a_subscription_is_set_shown_and_changed_field_by_field(place):
+    made = await place.must("POST", "/v1/tenants", {"name": "acme", "rate_per_hour": 7200, "max_memory": "4GiB", "max_cap": "2h"})
+    said = made["subscription"]
+    assert (said["rate_per_hour"], said["max_memory"], said["max_cap"], said["isolation"]) == (7200, 4 * 2**30, 7200, "sandbox")
+    said = (await place.must("PATCH", "/v1/tenants/acme", {"rate_per_hour": None, "weight": 2.5}))["subscription"]
+    assert (said["rate_per_hour"], said["weight"], said["max_memory"]) == (None, 2.5, 4 * 2**30)
+    for wrong, field in (({"weight": -1}, "weight"), ({"isolation": "lax"}, "isolation"), ({"default_tier": "huge"}, "default_tier"),
+                         ({"max_cap": "1s"}, "default_cap"), ({"wieght": 1}, "wieght")):  # fmt: skip
+        refused = await place.ask(TOKEN, "PATCH", "/v1/tenants/acme", wrong)
+        assert (refused.status, problem(refused)["field"]) == (400, field)
+    assert (await place.ask(TOKEN, "POST", "/v1/tenants", {"name": "acme"})).status == 409
+    assert (await place.must("GET", "/v1/tenants/acme"))["subscription"] == said
+
+
+async def test_the_terms_of_a_tenant_decide_what_its_tasks_become(place):
+    token = await place.tenant("acme", default_cap=60, max_cap="5m", default_tier="regular", delay_tolerance="10m", max_cpus=2)
+    task = await place.must("POST", "/v1/tasks", {"command": ["true"]}, token=token)
+    shown = await place.must("GET", f"/v1/tasks/{task['id']}", token=token)
+    assert (shown["execution_cap_s"], shown["resources"]["tier"]) == (60, "regular")
+    for spec, field in (({"execution_cap": "6m"}, "execution_cap"), ({"resources": {"cpus": 3}}, "resources")):
+        refused = await place.ask(token, "POST", "/v1/tasks", {"command": ["true"], **spec})
+        assert (refused.status, problem(refused)["field"]) == (400, field)
+    await place.must("PATCH", "/v1/tenants/acme", {"max_cap": "10m"})
+    await place.must("POST", "/v1/tasks", {"command": ["true"], "execution_cap": "6m"}, token=token)
+
+
+async def test_a_key_is_shown_once_works_until_it_expires_and_can_be_revoked(place):
+    await place.tenant("acme")
+    key = await place.must("POST", "/v1/keys", {"tenant": "acme", "name": "ci", "expires": "90d"})
+    assert (await place.must("GET", "/v1/whoami", token=key["token"])) == {"tenant": "acme", "role": "tenant"}
+    listed = await place.must("GET", "/v1/keys")
+    assert key["token"] not in json.dumps(listed)
+    assert {one["name"] for one in listed["keys"] if one["tenant"] == "acme"} == {"", "ci"}
+    await place.must("POST", f"/v1/keys/{key['id']}/revoke")
+    assert (await place.ask(key["token"], "GET", "/v1/whoami")).status == 401
+    gone = await place.must("POST", "/v1/keys", {"tenant": "acme", "expires": 0})
+    assert (await place.ask(gone["token"], "GET", "/v1/whoami")).status == 401
+
+
+async def test_a_tenant_revokes_its_own_key_and_no_other(place):
+    one, other = await place.tenant("one"), await place.tenant("other")
+    keys = (await place.must("GET", "/v1/keys", token=one))["keys"]
+    assert [key["tenant"] for key in keys] == ["one"]
+    strange = (await place.must("GET", "/v1/keys", token=other))["keys"][0]["id"]
+    assert (await place.ask(one, "POST", f"/v1/keys/{strange}/revoke")).status == 404
+    assert (await place.must("GET", "/v1/whoami", token=other))["tenant"] == "other"
+    await place.must("POST", f"/v1/keys/{keys[0]['id']}/revoke", token=one)
+    assert (await place.ask(one, "GET", "/v1/whoami")).status == 401
+
+
+async def test_a_reader_sees_and_changes_nothing(place):
+    owner = await place.tenant("acme")
+    task = (await place.must("POST", "/v1/tasks", {"command": ["true"]}, token=owner))["id"]
+    reader = (await place.must("POST", "/v1/keys", {"role": "reader", "tenant": "acme"}))["token"]
+    assert (await place.must("GET", f"/v1/tasks/{task}", token=reader))["id"] == task
+    await place.must("POST", "/v1/tasks/wait", {"ids": [task], "timeout": 0}, token=reader)
+    for method, path in (("POST", "/v1/tasks"), ("POST", f"/v1/tasks/{task}/cancel"), ("GET", "/v1/tenants"), ("GET", "/metrics")):
+        assert (await place.ask(reader, method, path, {"command": ["true"]} if method == "POST" else None)).status == 403
+    everywhere = (await place.must("POST", "/v1/keys", {"role": "reader"}))["token"]
+    assert (await place.ask(everywhere, "GET", "/metrics")).status == 200
+    assert (await place.must("GET", f"/v1/tasks/{task}", token=everywhere))["tenant"] == "acme"
+    assert (await place.ask(everywhere, "POST", "/v1/tenants", {"name": "mine"})).status == 403
+
+
+async def test_tiers_are_the_operators_and_a_tenants_own_within_its_subscription(place):
+    token, other = await place.tenant("acme", max_cpus=4), await place.tenant("other")
+    await place.must("PUT", "/v1/tiers/large", {"cpus": 3, "memory": "2GiB"})
+    await place.must("PUT", "/v1/tiers/basic", {"cpus": 0.25}, token=token)
+    mine = await place.must("GET", "/v1/tiers", token=token)
+    assert (mine["large"]["cpus"], mine["basic"]["cpus"], mine["basic"]["memory"]) == (3, 0.25, 256 * 2**20)
+    assert (await place.must("GET", "/v1/tiers", token=other))["basic"]["cpus"] == 0.5
+    refused = await place.ask(token, "PUT", "/v1/tiers/mine", {"cpus": 5})
+    assert (refused.status, problem(refused)["hint"]) == (400, "at most 4 cpus")
+    assert (await place.ask(token, "PUT", "/v1/tiers/mine?tenant=other", {"cpus": 1})).status == 404
+    assert (await place.ask(TOKEN, "PUT", "/v1/tiers/basics", {"cpus": 1})).status == 400, "a client would take it for a slip"
+    task = await place.must("POST", "/v1/tasks", {"command": ["true"], "resources": "basic"}, token=token)
+    assert (await place.must("GET", f"/v1/tasks/{task['id']}", token=token))["resources"]["cpus"] == 0.25
+    await place.must("DELETE", "/v1/tiers/basic", token=token)
+    assert (await place.must("GET", "/v1/tiers", token=token))["basic"]["cpus"] == 0.5
+    await place.must("PATCH", "/v1/tenants/acme", {"default_tier": "large"})
+    assert (await place.ask(TOKEN, "DELETE", "/v1/tiers/large")).status == 409
+
+
+async def test_above_its_rate_a_tenant_gets_429_with_the_time_to_wait_and_the_fields_of_the_limiter(place):
+    token = await place.tenant("acme", rate_per_hour=360, burst=2)
+    first = await place.ask(token, "POST", "/v1/tasks", {"command": ["true"]})
+    assert first.headers["ratelimit-policy"] == '"tasks";q=360;w=3600'
+    assert first.headers["ratelimit"].startswith('"tasks";r=1;')
+    assert (await place.ask(token, "POST", "/v1/tasks", {"command": ["true"]})).status == 201
+    refused = await place.ask(token, "POST", "/v1/tasks", [{"command": ["true"]}] * 2)
+    assert (refused.status, problem(refused)["code"]) == (429, "limit_exceeded")
+    assert 15 <= int(refused.headers["retry-after"]) <= 20
+    assert refused.headers["ratelimit"].startswith('"tasks";r=0;t=')
+    limits = await place.must("GET", "/v1/limits", token=token)
+    assert (limits["submissions"]["limit"], limits["submissions"]["left"], limits["waiting"]["used"]) == (2, 0, 2)
+    done = place.cli("submit", "--", "true", token=token)
+    assert (done.returncode, "try again in" in done.stderr) == (75, True)
+    assert (await place.ask(TOKEN, "POST", "/v1/tasks", {"command": ["true"]})).headers.get("ratelimit") is None
+
+
+async def test_who_did_what_is_on_record_with_before_and_after(place):
+    token = await place.tenant("acme")
+    await place.must("PATCH", "/v1/tenants/acme", {"weight": 3})
+    task = (await place.must("POST", "/v1/tasks", {"command": ["true"]}, token=token))["id"]
+    await place.must("POST", f"/v1/tasks/{task}/cancel", token=token)
+    await place.ask(token, "POST", "/v1/tenants", {"name": "mine"})
+    entries = await place.audit()
+    assert [entry["action"] for entry in entries] == [
+        "tenants.create",
+        "tasks.cancel",
+        "tenants.set",
+        "keys.create",
+        "tenants.create",
+    ]
+    refused, cancel, change, key, _ = entries
+    assert (refused["result"], refused["tenant"]) == ("refused 403", "acme")
+    assert (cancel["target"], cancel["result"], cancel["role"], cancel["tenant"]) == (task, "done", "tenant", "acme")
+    assert (change["before"]["weight"], change["after"]["weight"], change["target"]) == (1.0, 3, "acme")
+    assert token not in json.dumps(entries)
+    assert key["after"]["role"] == "tenant"
+    own = await place.audit(token=token)
+    assert all(entry["tenant"] == "acme" for entry in own)
+    assert [entry["action"] for entry in await place.audit("?action=tenants.*&limit=1")] == ["tenants.create"]
+
+
+async def test_the_command_line_does_all_of_it(place):
+    assert place.cli("tenant", "create", "acme", "--rate-per-hour", "3600", "--burst", "10", "--max-memory", "1GiB").returncode == 0
+    shown = json.loads(place.cli("tenant", "set", "acme", "--rate-per-hour", "none", "--burst", "none", "--json").stdout)
+    assert (shown["subscription"]["rate_per_hour"], shown["subscription"]["max_memory"]) == (None, 2**30)
+    token = place.cli("key", "create", "--tenant", "acme", "--name", "ci", "-o", "quiet").stdout.strip()
+    assert place.cli("tenant", "ls", "-o", "quiet").stdout.split() == ["acme", "default"]
+    assert "acme" in place.cli("limits", token=token).stdout
+    assert place.cli("tier", "set", "large", "cpus=2,memory=1GiB").returncode == 0
+    assert "large" in place.cli("tier", "ls", token=token).stdout
+    number = next(key["id"] for key in json.loads(place.cli("key", "ls", "--json").stdout) if key["name"] == "ci")
+    assert place.cli("key", "revoke", str(number)).returncode == 0
+    assert place.cli("limits", token=token).returncode == 77
+    assert place.cli("tier", "rm", "large").returncode == 0
+    table = place.cli("audit", "--since", "1h").stdout
+    assert "rate_per_hour: 3600 -> -" in table.replace("3600.0", "3600")
+    assert place.cli("tenant", "set", "acme").returncode == 64
