@@ -23,7 +23,7 @@ _READS = ("GET", "HEAD", "OPTIONS")
 _VERBS = {"POST": "create", "PUT": "set", "PATCH": "set", "DELETE": "delete"}
 AUDITED_ROLES = ("admin", "tenant", "reader")  # people and programs; what agents and running tasks say is their work
 QUIET = {  # submissions are rows of their own; the rest changes nothing
-    ("POST", "/v1/tasks"), ("POST", "/v1/trees"), ("POST", "/v1/tasks/wait"),
+    ("POST", "/v1/tasks"), ("POST", "/v1/trees"), ("POST", "/v1/trees/stream"), ("POST", "/v1/tasks/wait"), ("POST", "/v1/predictions"),
     ("POST", "/v1/nodes"), ("POST", "/v1/nodes/{node}/exchange"),
 }  # fmt: skip
 
