@@ -199,7 +199,7 @@ async def test_another_tenants_task_is_not_found_on_any_route_that_takes_an_id(d
                 response = await place.ask("tenant", route.method, path)
                 assert (response.status, code_of(response)) == (404, "not_found"), path
                 assert b"secret" not in response.body
-                if route.method == "get":
+                if route.method == "get" and not path.endswith("/checkpoint"):  # it has none
                     assert (await place.ask("admin", "GET", path)).status == 200, path
         for state, task in mine.tasks.items():  # nobody cancelled or sent anything again
             assert (await place.get("admin", f"/v1/tasks/{task}"))["state"] == state

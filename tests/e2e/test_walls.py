@@ -39,7 +39,7 @@ MAKES_NOTHING_OF_A_TENANTS = {
     ("post", "/v1/dead-letters/retry"), ("post", "/v1/dead-letters/purge"),
 }  # fmt: skip
 PUBLIC_WORDS = {"basic", "regular", "premium", "default", "urgent", "delayable", "periodic"}
-UNOWNED = {"server", "duty", "id_number", "node", "migration", "token", "audit", "allowance", "event", "shape", "run_sample"}  # change by themselves
+UNOWNED = {"server", "duty", "id_number", "node", "migration", "token", "audit", "allowance", "event", "shape", "run_sample", "run_sample_cursor"}  # change by themselves
 ENDLESS = "/v1/events"  # has a test of its own in test_roles
 
 
