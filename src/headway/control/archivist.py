@@ -21,6 +21,7 @@ _PROGRESS = query("output.forget_progress")
 _NODES = query("node.forget")
 _AUDIT = query("audit.forget")
 AUDIT_DAYS = 400  # longer than the year an auditor asks about
+_CLAIMS = query("once.forget")
 
 
 @dataclass
@@ -44,6 +45,7 @@ class Archivist:
             await checkpoints.forget(connection)
             await connection.execute(_AUDIT, AUDIT_DAYS)
             await blobs.sweep(connection)
+            await connection.execute(_CLAIMS, float(self.retention_days))
             return dropped, expired
 
         dropped, expired = await self.database.transact(work)

@@ -25,4 +25,4 @@ delete from once_claim where tenant = $1 and key = $2 and task = $3 and attempt 
 
 -- name: forget
 -- Claims whose retention is over.
-delete from once_claim where claimed_at < clock_timestamp() - $1 * interval '1 day';
+delete from once_claim where claimed_at < clock_timestamp() - $1::float8 * interval '1 day';
