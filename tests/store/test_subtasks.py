@@ -193,3 +193,33 @@ async def test_the_token_of_an_attempt_lives_and_dies_with_it(core):
     await agent.fail(parent)
     with pytest.raises(Unauthorized, match="has ended"):
         await core.access.caller(f"Bearer {token}")
+
+
+async def test_of_subtasks_that_wait_for_each_other_only_those_are_replaced_that_did_not_succeed(core):
+    agent, parent = await parent_on(core, attempts=2, retry={"interval": 0.01})
+    specs = [
+        function(name="a", idempotency_key="a"),
+        function(name="b", idempotency_key="b", after=["a"]),
+        function(name="c", idempotency_key="c", after=["b"]),
+    ]
+    first = await children(core, parent, *specs)
+    await suspend(agent, parent, *first)
+    await agent.succeed((await agent.orders())[0])
+    await agent.fail((await agent.orders())[0])
+    await agent.fail((await agent.orders())[0])  # the parent, which saw it
+    again = (await agent.orders())[0]
+    second = await children(core, again, *specs)
+    assert second[0] == first[0]
+    assert not set(second[1:]) & set(first)
+    await suspend(agent, again, *second)
+    for expected in (*second[1:], parent.id):
+        order = (await agent.orders())[0]
+        assert order.id == expected
+        await agent.succeed(order)
+    assert await state_of(core, parent.id) == State.SUCCEEDED
+
+
+async def test_nonsense_that_a_task_says_it_waits_for_changes_nothing(core):
+    agent, parent = await parent_on(core)
+    await suspend(agent, parent, -1, 0, 2**63, 2**64 - 1, parent.id)
+    assert (await agent.orders())[0].id == parent.id

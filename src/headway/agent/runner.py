@@ -34,7 +34,7 @@ from headway.agent.link import READ, SHARED_FD, SOCKET_FD, Frames, frame
 from headway.agent.reports import error_text, items
 from headway.client import context
 from headway.domain.lifecycle import Outcome
-from headway.wire.exchange import ErrorInfo, Finished, Order
+from headway.wire.exchange import ErrorInfo, Finished, Order, possible
 
 FLUSH_NS = 2_000_000  # results are sent at least this often
 LONG_NS = 10_000_000  # calls longer than this have their CPU time and memory measured
@@ -170,7 +170,7 @@ class Runner:
         self.busy_ns += spent
         started_ms, ended_ms = (begin + self.wall_offset) // 1_000_000, (end + self.wall_offset) // 1_000_000
         if pause is not None:
-            self.done.append(Finished(task, attempt, Outcome.SUSPENDED, started_ms, ended_ms, waits=pause.waits))
+            self.done.append(Finished(task, attempt, Outcome.SUSPENDED, started_ms, ended_ms, waits=possible(pause.waits)))
         elif failure is not None:
             self.done.append(_failed(task, attempt, started_ms, ended_ms, failure))
         elif spent > LONG_NS:

@@ -13,10 +13,11 @@ from headway.control.clock import Clock
 from headway.control.definitions import Definitions
 from headway.control.record import Reports, record
 from headway.control.settle import Effects, tell
+from headway.domain.stages import MOST as MOST_STAGES
 from headway.errors import HeadwayError, InvalidInput, Unavailable
 from headway.logs import log
 from headway.store.database import Database
-from headway.wire.exchange import ErrorInfo, Exchange, Output, Progress
+from headway.wire.exchange import ErrorInfo, Exchange, Output, Progress, possible
 
 CLOCK_SLACK_MS = 100  # an agent whose clock differs by more has its times moved onto the database's
 _EARLIEST_MS = 946_684_800_000  # the year 2000
@@ -125,6 +126,8 @@ def _sort_into(reports: Reports, node: int, exchange: Exchange, now_ms: int) -> 
             finished.ended_ms = _plausible(finished.ended_ms + shift, now_ms)
             begun = _plausible(finished.started_ms + shift, now_ms) if finished.started_ms else 0
             finished.started_ms = min(begun, finished.ended_ms)
+        if finished.waits:
+            finished.waits = possible(finished.waits)
         if finished.outcome:
             finished.error = _error_text(finished.error)
             reports.failed.append((node, finished))
@@ -135,7 +138,7 @@ def _sort_into(reports: Reports, node: int, exchange: Exchange, now_ms: int) -> 
         reports.started.append((node, started))
     reports.returned += [(node, ref) for ref in exchange.returned]
     reports.notices += [(node, notice) for notice in exchange.notices]
-    reports.staged += [(node, staged) for staged in exchange.stages]
+    reports.staged += [(node, staged) for staged in exchange.stages if possible([staged.id]) and 0 <= staged.number < MOST_STAGES]
     reports.output += [(node, _shifted(o, shift, now_ms)) for o in exchange.output]
     reports.progress += [(node, _clean(p)) for p in exchange.progress]
     exchange.now_ms = 0  # its times are moved: when the batch must be tried again, they are not moved twice

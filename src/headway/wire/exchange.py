@@ -72,6 +72,14 @@ class Excess(msgspec.Struct):
     allowed: float
 
 
+MOST_WAITED_FOR = 100_000
+
+
+def possible(ids: list[int]) -> list[int]:
+    """Those that can be ids of tasks: what a task says it waits for comes from the task itself."""
+    return [each for each in ids[:MOST_WAITED_FOR] if type(each) is int and 0 < each < 2**63]
+
+
 class ErrorInfo(msgspec.Struct, omit_defaults=True):
     """Why an attempt did not succeed. `type` and `message` group dead letters."""
 
