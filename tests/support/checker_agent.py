@@ -29,7 +29,7 @@ class HandAgent:
         self.held: set[tuple[int, int]] = set()
 
     async def join(self) -> HandAgent:
-        capacity = {"cpus_milli": 4000, "memory": 2**33, "disk": 2**40, "labels": {"hand": self.name}}
+        capacity = {"cpus_milli": 4000, "memory": 2**33, "disk": 2**40, "labels": {"hand": self.name, "sandbox": "yes"}}
         body = {"name": self.name, "boot": self.boot, "capacity": capacity, "protocol": PROTOCOL, "version": "by hand"}
         answer = await self.http.request("POST", "/v1/nodes", body=msgspec.json.encode(body))
         assert answer.status == 201, answer.body

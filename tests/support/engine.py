@@ -53,7 +53,7 @@ class ScriptedAgent:
         self.machine = machine
         self.name = name
         self.boot = f"boot-{next(self._boots)}"
-        self.capacity = Capacity(round(cpus * 1000), 16 * GIB, 100 * GIB, labels=labels or {})
+        self.capacity = Capacity(round(cpus * 1000), 16 * GIB, 100 * GIB, labels={"sandbox": "yes", **(labels or {})})
         self.id = 0
         self.sequence = 0
 

@@ -33,6 +33,7 @@ from headway.agent.exchange import ExchangeSide, Servers
 from headway.agent.hardware import capacity
 from headway.agent.link import Adopt, EndAll, Quit, Setup
 from headway.agent.link_async import Link
+from headway.agent.places import why_no_sandbox
 from headway.agent.preparations import PASSED_ON as BUILD_ENVIRONMENT
 from headway.agent.process import INHERITED, INSTANCE
 from headway.agent.runners import PASSED_ON
@@ -295,6 +296,7 @@ def _capacity(settings: Settings, work_dir: str) -> Capacity:
         volumes=settings.volumes,
         runners=settings.runners,
         engine=settings.container_engine,
+        sandbox=why_no_sandbox(settings.sandbox_dir, work_dir, settings.sandbox_uid) is None,
     )
 
 

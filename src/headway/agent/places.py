@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from headway.agent import cgroups, sandbox
 from headway.agent.cgroups import Limits
@@ -53,6 +54,8 @@ class Places:
 
     def limits_of(self, definition: Definition) -> Limits:
         need, most = definition.resources, self._terms.max_processes
+        if definition.content.image:
+            return Limits()  # the container engine holds them; what runs here is only its client
         if definition.isolation == "sandbox":
             most += OWN_PROCESSES
         return Limits(need.cpus_milli, need.memory, most, need.iops, need.bandwidth)
@@ -157,6 +160,19 @@ def box_folder(asked: str | None, work_dir: str, instance: str) -> str:
     if asked is not None:
         return os.path.join(asked, f"headway-{instance}")
     return f"/var/tmp/headway-{instance}" if can_change_user() else os.path.join(work_dir, "sandbox")
+
+
+@cache
+def why_no_sandbox(asked: str | None, work_dir: str, first_uid: int) -> str | None:
+    """Why isolated tasks cannot run on this node, or None: a sandbox is made for a try."""
+    folder = box_folder(asked, work_dir, f"probe-{os.getpid()}")
+    try:
+        make_private(folder)
+        return sandbox.why_not(os.path.join(folder, "box"), first_uid if can_change_user() else None)
+    except OSError as error:
+        return str(error)
+    finally:
+        remove(folder)
 
 
 def make_private(path: str) -> None:

@@ -86,6 +86,7 @@ class Core:
         self.tenants = Tenants(database, bus)
         self.queues = Queues(database, bus)
         self.definitions = Definitions(database, self.queues)
+        self.definitions.confinement = self.tenants.confinement
         self.secrets = Secrets(database, self.definitions, Path(settings.secrets_key or Path(settings.data_dir) / "secrets.key"))
         self.contents = Contents(database, self.definitions, self.secrets)
         self.once = Once(database)

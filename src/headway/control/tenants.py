@@ -7,13 +7,14 @@ force when its call returns; elsewhere within a beat.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from headway.control.bus import Bus
+from headway.domain.isolation import EVERYTHING
 from headway.domain.resources import TIERS, Resources
 from headway.domain.tenant import Subscription, Terms, terms_of
 from headway.store.database import Database
@@ -41,6 +42,11 @@ class Tenants:
     def get(self, tenant: int) -> Subscription:
         """What the tenant pays for; one that nobody has told us of yet has the defaults."""
         return self.subscriptions.get(tenant, _STANDARD)
+
+    def confinement(self, tenant: int) -> tuple[str, Sequence[str]]:
+        """The least isolation of its tasks, and the network they may ask for: all of it for those that need no isolation anyway."""
+        found = self.get(tenant)
+        return found.isolation, (EVERYTHING,) if found.isolation == "none" else found.network
 
     def terms(self, tenant: int) -> Terms:
         """What its subscription means for its tasks."""

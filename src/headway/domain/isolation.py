@@ -20,15 +20,10 @@ from headway.errors import InvalidInput
 if TYPE_CHECKING:
     from headway.domain.task import Definition
 
-LEVELS = ("none", "sandbox", "container")  # each holds what the one before it holds
+LEVELS = ("none", "sandbox", "container")  # each holds what the one before it holds; its name is the label of nodes that have it
 EVERYTHING = "all"
 GRANTS = 64
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
-
-
-def level_label(level: str) -> str:
-    """The label of nodes that can run tasks at this level."""
-    return f"isolation.{level}"
 
 
 def check_level(asked: str | None) -> str:
@@ -72,8 +67,8 @@ def place(word: str) -> tuple[str, int] | None:
 
 
 def covers(allowed: Sequence[str], asked: str) -> bool:
-    """Whether a tenant's list (`all`, `*.example.org:443`, `10.0.0.0/8:5432`, `db:*`) has this place in it."""
-    if EVERYTHING in allowed:
+    """Whether a tenant's list (`all`, `*`, `*.example.org:443`, `10.0.0.0/8:5432`, `db:*`) has this place in it."""
+    if EVERYTHING in allowed or "*" in allowed:
         return True
     found = place(asked)
     if found is None:
@@ -100,7 +95,13 @@ def _inside(host: str, network: str) -> bool:
 
 def confine(definition: Definition, tenant: int, *, least: str = "none", allowed: Sequence[str] = (EVERYTHING,)) -> Definition:
     """The definition as this tenant may run it: at least at its level, with no more network than it was granted."""
-    level = definition.isolation or least
+    level = definition.isolation or ("container" if definition.content.image else least)
+    if (level == "container") != bool(definition.content.image):
+        raise InvalidInput(
+            f"isolation: {level!r} does not go with {'an image' if definition.content.image else 'a task without an image'}",
+            field="isolation",
+            hint="leave it out, or write container" if definition.content.image else "add image, or write sandbox",
+        )
     if LEVELS.index(level) < LEVELS.index(least):
         raise InvalidInput(
             f"isolation: {level!r} is less than your subscription asks for",
@@ -114,13 +115,13 @@ def confine(definition: Definition, tenant: int, *, least: str = "none", allowed
             )
         return definition if definition.isolation == "" else msgspec.structs.replace(definition, isolation="")
     for word in definition.network:
-        if not (word == EVERYTHING and EVERYTHING in allowed) and not covers(allowed, word):
+        if not covers(allowed, word):
             raise InvalidInput(
                 f"network: {word} is not granted to you",
                 field="network",
                 hint=f"your subscription grants {', '.join(allowed) or 'no network'}",
             )
     needs = dict(definition.resources.labels)
-    needs.setdefault(level_label(level), "")
+    needs.setdefault(level, "")
     resources = msgspec.structs.replace(definition.resources, labels=tuple(sorted(needs.items())))
     return msgspec.structs.replace(definition, isolation=level, tenant=tenant, resources=resources)
