@@ -148,3 +148,21 @@ def test_a_limit_that_was_hit_does_not_count_against_the_next_task_in_its_place(
         ref = server.run(server.define(command=shell("exit 3"), isolation=level, resources=ROOM))
         assert server.outcome(ref) is Outcome.ERROR
         assert server.finished[ref].exit_code == 3
+
+
+def test_a_task_is_paused_resumed_and_signalled_at_every_level(server: ScriptedServer, level: str) -> None:
+    text = "trap 'echo heard; exit 7' USR1; n=0; while :; do n=$((n+1)); echo step $n; sleep 0.02; done"
+    ref = server.order(server.define(command=shell(text), isolation=level, resources=ROOM))
+    server.wait(lambda: "step" in server.text(ref))
+    assert server.control(ref, "pause") == "paused"
+    other = server.run(server.define(command=shell("true"), isolation=level, resources=ROOM))
+    assert server.outcome(other) is Outcome.SUCCEEDED
+    before = server.text(ref)
+    server.run(server.define(command=shell("sleep 0.3"), isolation=level, resources=ROOM))
+    assert server.text(ref) == before
+    assert server.control(ref, "resume") == "resumed"
+    server.wait(lambda: server.text(ref) != before)
+    assert server.control(ref, "signal", "USR1") == "signalled"
+    server.wait(lambda: ref in server.finished)
+    assert server.finished[ref].exit_code == 7
+    assert "heard" in server.text(ref)

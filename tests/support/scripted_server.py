@@ -20,8 +20,10 @@ from headway.domain.task import Definition
 from headway.wire import PROTOCOL
 from headway.wire.exchange import (
     Cancel,
+    Control,
     Exchange,
     Finished,
+    Notice,
     Order,
     Orders,
     Output,
@@ -56,6 +58,8 @@ class ScriptedServer:
         self._waiting: dict[tuple[int, int], Order] = {}
         self._told: set[int] = set()
         self._cancels: list[Cancel] = []
+        self._controls: list[Control] = []
+        self.notices: list[Notice] = []
         self._changed = threading.Condition()
         self._loop = asyncio.new_event_loop()
         self._orders = asyncio.Event()
@@ -100,6 +104,15 @@ class ScriptedServer:
 
     def cancel(self, ref: tuple[int, int], grace_s: float = 5.0) -> None:
         self._loop.call_soon_threadsafe(self._cancel, Cancel(*ref, grace_s))
+
+    def control(self, ref: tuple[int, int], word: str, argument: str = "") -> str:
+        """Tell the agent to do something to an attempt; returns what it answered."""
+        self._number += 1
+        number = self._number
+        self._loop.call_soon_threadsafe(self._controls.append, Control(number, *ref, word, argument))
+        self._loop.call_soon_threadsafe(self._orders.set)
+        self.wait(lambda: any(notice.number == number for notice in self.notices))
+        return next(notice.kind for notice in self.notices if notice.number == number)
 
     def wait(self, condition: Callable[[], object], timeout: float = 20.0) -> None:
         with self._changed:
@@ -189,6 +202,7 @@ class ScriptedServer:
             answer.definitions = {number: self._definitions[number] for number in new}
             self._told |= new
             answer.cancels, self._cancels = self._cancels, []
+            answer.controls, self._controls = self._controls, []
         answer.renewed = said.heartbeat and self.renew
         return encode_msgpack(answer)
 
@@ -205,5 +219,6 @@ class ScriptedServer:
         self.started += said.started
         self.returned += said.returned
         self.progress += said.progress
+        self.notices += said.notices
         if said.heartbeat:
             self.heartbeats.append(said)

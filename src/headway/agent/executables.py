@@ -129,13 +129,23 @@ class Executables:
             self._kill(process)
 
     def tree_of(self, task: int) -> tuple[list[int], tree.Marked | None]:
-        """The first process of a task and the marks of all of them; nothing when it has ended."""
+        """The processes of a task that are known, the first one first, and the marks of all of them; nothing when it has ended."""
         process = self._by_task.get(task)
-        return ([process.pid], process.marked(self._instance)) if process is not None else ([], None)
+        if process is None:
+            return [], None
+        slot = process.place.slot if process.place is not None else None
+        inside = slot.pids() if slot is not None and slot.group is not None else []
+        return [process.pid, *(pid for pid in inside if pid != process.pid)], process.marked(self._instance)
 
     def signal(self, task: int, name: str) -> None:
-        if (process := self._by_task.get(task)) is not None:
-            tree.send(self._first(process), signal.Signals[f"SIG{name}"])
+        """To the program itself: inside a sandbox that is the oldest process which is not the sandbox."""
+        if (process := self._by_task.get(task)) is None:
+            return
+        target = process.pid
+        if process.isolated:
+            inside = {pid: of.start for pid in self._members(process) if (of := tree.stat(pid)) is not None and not _is_sandbox(pid)}
+            target = min(inside, key=lambda pid: (inside[pid], pid), default=process.pid)
+        tree.send([target], signal.Signals[f"SIG{name}"])
 
     def _first(self, process: Process) -> list[int]:
         """The task's own first process; the sandbox has two before it."""
@@ -372,3 +382,11 @@ def reap() -> list[Exit]:
         if not pid:
             return found
         found.append((pid, status, usage))
+
+
+def _is_sandbox(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/comm") as file:
+            return file.read().strip() == "bwrap"
+    except OSError:
+        return True  # gone

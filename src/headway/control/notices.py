@@ -92,6 +92,8 @@ async def tell_killed(connection: Connection, judged: list[tuple[Any, Finished]]
             info = msgspec.json.decode(report.error, type=ErrorInfo) if report.error else ErrorInfo("", "")
             data = {"attempt": report.attempt, "outcome": Outcome(report.outcome).word, "message": info.message}
             data |= {"used": _used(report), "allowed": {"execution_cap_s": row["cap_ms"] / 1000}}
+            if info.excess is not None:  # the limit it was ended for
+                data["limit"] = {"what": info.excess.what, "used": info.excess.used, "allowed": info.excess.allowed}
             events.append((row["tenant"], "task.killed", report.id, data))
     await tell_each(connection, events, effects)
 
