@@ -178,6 +178,25 @@ async def test_a_for_each_over_a_wrong_result_can_be_sent_again_as_a_dead_letter
         assert await agrees(core, receipt.tree)
 
 
+async def test_a_cancelling_that_its_server_did_not_finish_is_finished_by_another(dsn, monkeypatch):
+    monkeypatch.setattr(tree_actions, "LEFT_S", 0.0)
+    async with engine(dsn) as core:
+        receipt = await submit(core, *(function(name=f"t{n}") for n in range(5)), tree="t")
+
+        async def dies(tree: int) -> bool:
+            raise ConnectionResetError("the server is gone")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(core.trees, "_cancel_once", dies)
+            with pytest.raises(ConnectionResetError):
+                await core.trees.cancel(receipt.tree or 0)
+        assert await left(core, receipt.tree) == [5]
+        async with engine(dsn, holder="other") as other:
+            assert await other.trees.run_once() == 1
+            assert await other.trees.run_once() == 0
+        assert await tree_state(core, receipt.tree) == "cancelled"
+
+
 async def test_a_large_tree_is_cancelled_whole_while_it_runs(dsn, monkeypatch):
     monkeypatch.setattr(tree_actions, "CHUNK", 50)
     async with engine(dsn) as core:

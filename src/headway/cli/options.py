@@ -74,6 +74,14 @@ Network = Annotated[
     list[str] | None, typer.Option("--network", help="A place it may reach; repeat for more; or all.", metavar="HOST:PORT")
 ]
 
+ForEach = Annotated[
+    str | None,
+    typer.Option("--for-each", help="One task for each item: a JSON list, @FILE, or result-of=ID.", metavar="JSON|result-of=ID"),
+]
+WithResults = Annotated[
+    bool | None, typer.Option("--with-results", help="It gets the results of the tasks it is run after.", show_default=False)
+]
+
 TASK_OPTIONS: dict[str, Any] = {
     "name": Name,
     "label": Labels,
@@ -110,6 +118,8 @@ TASK_OPTIONS: dict[str, Any] = {
     "network": Network,
     "notify": Notify,
     "stage": Stages,
+    "for_each": ForEach,
+    "with_results": WithResults,
 }
 
 
@@ -130,6 +140,7 @@ def task(given: dict[str, Any]) -> dict[str, Any]:
         "secrets": _secrets(given["secret"] or ()),
         "notify": [_notify(text) for text in given["notify"] or ()],
         "stages": [_stage(text) for text in given["stage"] or ()],
+        "for_each": None,
     }
     del spec["stage"], spec["label"], spec["arg"], spec["archive"], spec["volume"], spec["secret"], spec["upload"]
     if given["upload"] is not None:
@@ -139,7 +150,19 @@ def task(given: dict[str, Any]) -> dict[str, Any]:
     spec = {field: value for field, value in spec.items() if value not in (None, {}, [])}
     if given["input"] is not None:
         spec["input"] = value_or_file(given["input"], "--input")
+    if given["for_each"] is not None:
+        spec["for_each"] = _items(given["for_each"])
     return spec
+
+
+def _items(text: str) -> Any:
+    word, equals, source = text.partition("=")
+    if equals and word.replace("-", "_") == "result_of":
+        return {"result_of": source}
+    items = value_or_file(text, "--for-each")
+    if not isinstance(items, list):
+        raise typer.BadParameter("it is no list", param_hint="--for-each")
+    return items
 
 
 def _stage(text: str) -> dict[str, str]:

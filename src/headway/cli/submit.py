@@ -36,6 +36,8 @@ Inputs = Annotated[str | None, typer.Option("--inputs", help="One task for each 
         "headway submit --function pages:render --inputs pages.ndjson",
         "headway submit --name tidy --schedule daily --timezone Europe/Berlin -- ./tidy.sh",
         "generate-tasks | headway submit -",
+        "generate-tasks | headway submit --tree nightly -    # they name each other in `after`: one tree, of any size",
+        "headway submit --for-each '[64, 256, 1024]' -- ./resize '${item}'",
     ],
 )
 def submit(
@@ -53,6 +55,7 @@ def submit(
     jitter: Annotated[str | None, typer.Option("--jitter", help="Each firing up to so much later.", metavar="DURATION")] = None,
     overlap: Annotated[str | None, typer.Option("--overlap", help="skip, queue, replace or allow.")] = None,
     misfire: Annotated[str | None, typer.Option("--misfire", help="skip, one or all.")] = None,
+    tree: Annotated[str | None, typer.Option("--tree", help="The NDJSON is a tree of this name.", metavar="NAME")] = None,
 ) -> None:
     """Submit work and print its ids. What has a schedule is kept and runs by it."""
     from headway.cli.schedule import applied_line, apply_all, of_options
@@ -61,6 +64,9 @@ def submit(
 
     when = {"timezone": timezone, "start": start, "end": end, "jitter": jitter, "overlap": overlap, "misfire": misfire}
     work = read(file, terminal.rest, spec, params=param, inputs=inputs)
+    if tree is not None and work.lines is None:
+        raise typer.BadParameter("a tree is given as NDJSON: a FILE.ndjson or -", param_hint="--tree")
+    work.tree_name = tree
     of_options(work, file, schedule, {word: value for word, value in when.items() if value is not None})
     note(work)
 
@@ -93,6 +99,8 @@ def note(work: Work) -> None:
 
 async def send(server: Server, work: Work) -> list[Accepted | AcceptedMany]:
     """Submit the work; what the server answered, tree by tree."""
+    from urllib.parse import quote
+
     from headway.cli import inside
     from headway.cli.uploads import send_files
     from headway.cli.work import said
@@ -103,6 +111,9 @@ async def send(server: Server, work: Work) -> list[Accepted | AcceptedMany]:
         return await inside.send(server, server.inside, work)
     if work.lines is not None:
         kind = "application/x-ndjson"
+        if work.tree_name is not None:
+            path = f"/v1/trees/stream?name={quote(work.tree_name, safe='')}"
+            return [await server.send("POST", path, AcceptedMany, work.lines, content_type=kind, timeout=900.0)]
         return [await server.send("POST", "/v1/tasks", AcceptedMany, work.lines, content_type=kind, timeout=300.0)]
     if work.inputs is not None:
         over = {"task": work.task, "inputs": work.inputs}

@@ -31,6 +31,7 @@ class Work:
 
     trees: list[Tree] = field(default_factory=list)
     lines: bytes | None = None  # NDJSON of task specs
+    tree_name: str | None = None  # they are a tree of this name
     task: dict[str, Any] | None = None  # a file whose top keys are a task's is one task, not a tree
     inputs: list[Any] | None = None  # the same task over these
     kept: list[dict[str, Any]] = field(default_factory=list)  # schedules, as the API takes them

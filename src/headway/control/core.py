@@ -186,7 +186,7 @@ class Core:
             self.allowances.run, dispatcher.run, self.deliveries.run,
             timekeeper.run, firing.run, preemption.run, Loop("planner", self.leader, self.outlook.run_once).run,
             self.allowances.run, Loop("reaper", self.leader, self.reaper.run_once).run,
-            Loop("archivist", self.leader, self.archivist.run_once).run,
+            Loop("archivist", self.leader, self._archive).run,
         ]  # fmt: skip
         self._tasks = [asyncio.ensure_future(_forever(loop)) for loop in loops]
         self.ready = True
@@ -230,6 +230,10 @@ class Core:
             log("server.left_hastily", level="warning", error=str(error))
         await self.database.close()
         log("server.stopped", holder=self.holder)
+
+    async def _archive(self) -> float:
+        await self.trees.run_once()
+        return await self.archivist.run_once()
 
     async def _plan(self) -> float:
         return 0.0 if await self.planner.run_once() else 1.0

@@ -25,8 +25,11 @@ from headway.store.queries import query
 
 CHUNK = 5_000
 ABOVE_ALL = 2**31 - 1
+LEFT_S = 60.0  # a cancelling that is not over after this long was left behind, or is so large that two may share it
 LONGEST_S = 600  # a tree of a million tasks may take this long to come back
 _WISH = query("tree.wish_cancel")
+_CANCELLED = query("tree.cancelled")
+_LEFT = query("tree.left_cancelling")
 _TO_CANCEL = query("tree.to_cancel")
 _SUMS = query("tree.sums")
 _ANY = query("tree.live_ids")
@@ -44,11 +47,27 @@ class TreeActions:
 
     async def cancel(self, tree: int) -> None:
         """Every task of the tree that is not final, also those that come into it meanwhile. The wish is stored first: should this
-        server die, asking again goes on where it stopped."""
+        server die, another goes on where it stopped."""
         async with self.database.cold() as connection:
             await connection.execute(_WISH, tree)
+        await self._cancel_all(tree)
+
+    async def run_once(self) -> int:
+        """Go on with what a server that died left half cancelled; returns how many trees."""
+        count = 0
+        while True:
+            async with self.database.cold() as connection:
+                tree = await connection.fetchval(_LEFT, LEFT_S)
+            if tree is None:
+                return count
+            await self._cancel_all(tree)
+            count += 1
+
+    async def _cancel_all(self, tree: int) -> None:
         while await self._cancel_once(tree):
             pass
+        async with self.database.cold() as connection:
+            await connection.execute(_CANCELLED, tree)
 
     async def _cancel_once(self, tree: int) -> bool:
         """One pass from the top down; whether there was anything."""

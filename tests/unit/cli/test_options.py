@@ -101,3 +101,10 @@ def test_a_missing_file_is_told_with_how_to_run_a_command() -> None:
     with pytest.raises(InvalidInput) as caught:
         read("nosuchthing", None, {})
     assert caught.value.hint == "`headway run -- nosuchthing` runs a command"
+
+
+def test_for_each_takes_a_list_or_the_result_of_a_task() -> None:
+    assert task(given(for_each="[1, 2]", with_results=True)) == {"for_each": [1, 2], "with_results": True}
+    assert task(given(for_each="result-of=17")) == {"for_each": {"result_of": "17"}}
+    with pytest.raises(typer.BadParameter, match="no list"):
+        task(given(for_each="3"))

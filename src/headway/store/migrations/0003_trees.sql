@@ -39,6 +39,12 @@ create table pending_level (
     primary key (tree, level)
 );
 
+-- Trees that are being cancelled: should the server die that does it, another goes on.
+create table pending_cancel (
+    tree      bigint primary key,
+    wished_at timestamptz not null default clock_timestamp()
+);
+
 -- Whether the upstream itself was skipped because nobody needed it: then its dependants are spared too.
 alter table pending_release add column spared boolean not null default false;
 

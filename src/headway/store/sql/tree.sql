@@ -118,14 +118,16 @@ select tree, level, cursor from pending_level order by tree, level limit 1 for u
 delete from pending_level where tree = $1 and level = $2;
 
 -- name: wish_cancel
-update tree set cancel_at = coalesce(cancel_at, clock_timestamp()) where id = $1;
+with t as (update tree set cancel_at = coalesce(cancel_at, clock_timestamp()) where id = $1)
+insert into pending_cancel (tree) values ($1) on conflict do nothing;
+
+-- name: cancelled
+delete from pending_cancel where tree = $1;
 
 -- name: to_cancel
 -- The next tasks of a tree nobody has asked to cancel yet, from the top down: what waits goes before what it waits for.
 select id, level from task where tree = $1 and (level, id) < ($2, $3) and cancel_at is null order by level desc, id desc limit $4;
 
--- name: cancelling
--- Trees that somebody wished to cancel and that still have tasks nobody told.
-select t.id from tree t where t.cancel_at is not null and exists (
-    select 1 from task k where k.tree = t.id and k.cancel_at is null
-) limit 1;
+-- name: left_cancelling
+-- Trees whose cancelling a server began a while ago and did not finish.
+select tree from pending_cancel where wished_at < clock_timestamp() - $1 * interval '1 second' order by tree limit 1;
