@@ -142,3 +142,20 @@ def test_containers_of_a_killed_agent_are_removed_by_the_next(image: str, tmp_pa
         with running_agent(tmp_path / "agent", server.url, container_engine=ENGINE) as agent:
             until(lambda: not containers(agent))
             until(lambda: not _sleeping())
+
+
+@pytest.mark.usefixtures("agent")
+def test_a_container_is_paused_resumed_and_signalled(server: ScriptedServer, image: str) -> None:
+    text = "trap 'echo heard; exit 7' USR1; n=0; while :; do n=$((n+1)); echo step $n; sleep 0.05; done"
+    ref = server.order(define(server, image, text))
+    server.wait(lambda: "step" in server.text(ref), timeout=60)
+    assert server.control(ref, "pause") == "paused"
+    server.run(server.define(command=("/bin/true",)))
+    before = server.text(ref)
+    server.run(server.define(command=("/bin/sleep", "0.5")))
+    assert server.text(ref) == before
+    assert server.control(ref, "resume") == "resumed"
+    server.wait(lambda: server.text(ref) != before)
+    assert server.control(ref, "signal", "USR1") == "signalled"
+    server.wait(lambda: ref in server.finished)
+    assert (server.finished[ref].exit_code, "heard" in server.text(ref)) == (7, True)

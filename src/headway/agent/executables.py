@@ -138,13 +138,12 @@ class Executables:
         return [process.pid, *(pid for pid in inside if pid != process.pid)], process.marked(self._instance)
 
     def signal(self, task: int, name: str) -> None:
-        """To the program itself: inside a sandbox that is the oldest process which is not the sandbox."""
+        """To the program itself: in a sandbox or a container that is the oldest process inside."""
         if (process := self._by_task.get(task)) is None:
             return
-        target = process.pid
-        if process.isolated:
-            inside = {pid: of.start for pid in self._members(process) if (of := tree.stat(pid)) is not None and not _is_sandbox(pid)}
-            target = min(inside, key=lambda pid: (inside[pid], pid), default=process.pid)
+        members = tree.members([process.pid], process.marked(self._instance))
+        inside = {pid: of.start for pid in members if _is_inside(pid) and (of := tree.stat(pid)) is not None}
+        target = min(inside, key=lambda pid: (inside[pid], pid), default=process.pid)
         tree.send([target], signal.Signals[f"SIG{name}"])
 
     def _first(self, process: Process) -> list[int]:
@@ -384,9 +383,11 @@ def reap() -> list[Exit]:
         found.append((pid, status, usage))
 
 
-def _is_sandbox(pid: int) -> bool:
+def _is_inside(pid: int) -> bool:
+    """Whether a process has a process namespace of its own around it, and is not the sandbox that made it."""
     try:
         with open(f"/proc/{pid}/comm") as file:
-            return file.read().strip() == "bwrap"
+            sandbox = file.read().strip() == "bwrap"
+        return not sandbox and os.readlink(f"/proc/{pid}/ns/pid") != os.readlink("/proc/self/ns/pid")
     except OSError:
-        return True  # gone
+        return False  # gone

@@ -136,7 +136,7 @@ class Preemption:
                 found.append(
                     Candidate(
                         row["id"], row["node"], definition.resources.amounts(), row["cap_ms"] / 1000, row["ran_s"], row["unsaved_s"],
-                        freezable=not definition.content.image, times=row["times"], away_s=row["away_s"], back_s=row["back_s"],
+                        times=row["times"], away_s=row["away_s"], back_s=row["back_s"],
                     )
                 )  # fmt: skip
         return found, attempts

@@ -47,7 +47,6 @@ class Candidate:
     cap_s: float
     ran_s: float
     unsaved_s: float  # work since its last checkpoint, or its start
-    freezable: bool = True
     times: int = 0  # how often it made room already
     away_s: float = 0.0  # for how long the last time
     back_s: float = 0.0  # since when it runs on
@@ -118,14 +117,14 @@ def _on_one(late: Late, space: Space, candidates: list[Candidate]) -> tuple[tupl
             chosen = rest
     if len(chosen) > MOST_VICTIMS:
         return None
-    victims = {c.id: Mode.FREEZE if frozen and c.freezable else Mode.REQUEUE for c in chosen}
+    victims = {c.id: Mode.FREEZE if frozen else Mode.REQUEUE for c in chosen}
     lost = sum(costs[c.id][0] for c in chosen)
     return (lost, len(chosen), sum(c.times for c in chosen), space.node), Choice(late.id, space.node, victims, lost)
 
 
 def _cost(candidate: Candidate, *, frozen: bool) -> tuple[float, int, float, int]:
     """Work lost; then who made room less often; then who may run longest."""
-    lost = 0.0 if frozen and candidate.freezable else candidate.unsaved_s
+    lost = 0.0 if frozen else candidate.unsaved_s
     return (lost, candidate.times, candidate.ran_s - candidate.cap_s, candidate.id)
 
 
@@ -134,7 +133,7 @@ def _free_with(space: Space, stopped: list[Candidate], *, frozen: bool) -> Amoun
     free = list(space.free)
     for candidate in stopped:
         for i, amount in enumerate(candidate.need):
-            if i not in STAYING or not (frozen and candidate.freezable):
+            if i not in STAYING or not frozen:
                 free[i] += amount
     return tuple(free)
 
@@ -145,5 +144,5 @@ def _missing(need: Amounts, free: Amounts) -> set[int]:
 
 
 def _helps(candidate: Candidate, missing: set[int], *, frozen: bool) -> bool:
-    stays = STAYING if frozen and candidate.freezable else ()
+    stays = STAYING if frozen else ()
     return any(candidate.need[i] for i in missing if i not in stays)

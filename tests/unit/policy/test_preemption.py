@@ -68,7 +68,6 @@ candidates_of = st.lists(
         cap_s=st.floats(1, 90_000),
         ran_s=st.floats(0, 90_000),
         unsaved_s=st.floats(0, 90_000),
-        freezable=st.booleans(),
         times=st.integers(0, 3),
         away_s=st.floats(0, 500),
         back_s=st.floats(0, 500),
@@ -123,7 +122,6 @@ def test_a_choice_makes_room_needs_everyone_and_stops_nobody_wrongly(
         assert by_id[victim].node == choice.node
         assert may_stop(wanted, by_id[victim])
         assert not enough(set(choice.victims) - {victim}), "one of them was not needed"
-        assert choice.victims[victim] is Mode.REQUEUE or by_id[victim].freezable
 
 
 @given(lates, spaces_of, candidates_of)
