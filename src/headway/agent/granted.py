@@ -72,8 +72,8 @@ class Granted:
     def shown(self, number: int, definition: Definition) -> list[str]:
         """Folders and files of the node that an isolated task must see: what was prepared for it, and its volumes."""
         ready = self._ready.get(number, _PLAIN)
-        made = [ready.executable, ready.program, ready.env.get("HEADWAY_PREPARED", ""), *ready.watched]
-        named = [in_volume(definition.executable, self._volumes)] if on_volume(definition.executable) else []
+        made = [ready.program or ready.executable, ready.env.get("HEADWAY_PREPARED", "")]
+        named = [in_volume(definition.executable, self._volumes)] if on_volume(definition.executable) and not ready.program else []
         return [path for path in (*made, *named, *(self._volumes.get(name, "") for name in definition.content.volumes)) if path]
 
     def known_secrets(self, number: int) -> dict[str, str]:

@@ -78,6 +78,7 @@ class Preparations:
             volumes=terms.volumes,
             limit=terms.prepared_size,
             seconds=terms.prepare_s,
+            sandbox_paths=terms.sandbox_paths,
             engine=self._engine,
         )
         told = os.memfd_create("headway-prepare")  # not in a file and not in the environment: it holds the agent's token

@@ -27,7 +27,9 @@ import msgspec
 from headway.agent import tree
 from headway.agent.fetching import CannotFetch, Servers, fetch_url
 from headway.agent.interpreters import NotStartable, in_volume
+from headway.agent.sandbox import SYSTEM
 from headway.agent.unpack import BadArchive, unpack
+from headway.agent.workshop import Workshop
 from headway.domain import languages
 from headway.domain.content import Archive, Requires, file_name, on_volume, uploaded
 from headway.domain.task import Definition
@@ -53,6 +55,7 @@ class Job(msgspec.Struct):
     volumes: dict[str, str]
     limit: int
     seconds: float
+    sandbox_paths: list[str] = []
     engine: list[str] = []  # the command line of the container engine
 
 
@@ -84,6 +87,7 @@ class Preparation:
         self.deadline = time.monotonic() + job.seconds
         self.servers: Servers | None = Servers(job.urls, job.token, job.tls_ca)
         self.answer = Answer()
+        self.workshop = Workshop(job.definition, self.root, ())
 
     def run(self) -> Answer:
         """Fetch everything first: what is run afterwards cannot reach the token any more."""
@@ -93,6 +97,8 @@ class Preparation:
         self.servers, self.job.token = None, None
         if source is not None and str(source) != definition.executable:
             self.answer.executable = str(source)
+        seen = [str(source)] if source is not None else []
+        self.workshop = Workshop(definition, self.root, [*seen, *self.job.sandbox_paths])
         if self.content.prepared:
             self._place(archives)
         language = languages.chosen(definition.executable, definition.interpreter) if source else None
@@ -145,6 +151,8 @@ class Preparation:
         path = Path(
             in_volume(source, self.job.volumes) if on_volume(source) else os.path.join(self.job.definition.workdir or "/", source)
         )
+        if not on_volume(source):
+            self._check_visible(path, source)
         try:
             found = path.stat()
         except OSError as error:
@@ -153,6 +161,12 @@ class Preparation:
             raise Failed(f"{source!r} is not what its checksum says: it has sha256:{_digest(path)}")
         self.answer.watched[str(path)] = (found.st_mtime_ns, found.st_size)
         return path
+
+    def _check_visible(self, path: Path, source: str) -> None:
+        """This process may read what an isolated task may not: a path is taken only where the sandbox shows it anyway."""
+        shown = (*SYSTEM, *self.job.sandbox_paths)
+        if self.workshop.isolated and not any(os.path.realpath(path).startswith(f"{folder.rstrip('/')}/") for folder in shown):
+            raise Failed(f"{source!r} is not visible inside the sandbox: upload it with the task, or put it on a volume")
 
     def _fetched(self, key: str, name: str, fetch: Callable[[Path], None]) -> Path:
         def build(place: Path) -> None:
@@ -186,7 +200,8 @@ class Preparation:
     def _place(self, archives: list[tuple[Archive, Path]]) -> None:
         content = self.content
         inputs = [_digest(path) for _, path in archives]
-        made = msgspec.json.encode((content.requires, content.prepare, content.archives, inputs, sys.version, self.job.engine))
+        of = (self.job.definition.isolation, self.job.definition.tenant)  # isolated tenants share nothing
+        made = msgspec.json.encode((content.requires, content.prepare, content.archives, inputs, sys.version, of))
         place = self._entry(f"place-{_hash(made)}", lambda place: self._fill(place, archives))
         self.answer.env = place_env(place, self.job.env.get("PATH", os.defpath))
 
@@ -235,7 +250,9 @@ class Preparation:
             words = [compiler, *(word.format(**filled) for word in language.build[1:])]
             self._call(words, place, f"{language.build[0]} could not build {source.name}")
 
-        key = _hash(_digest(source), language.name, compiler, of.st_mtime_ns, of.st_size, *language.build)
+        key = _hash(
+            self.job.definition.tenant, _digest(source), language.name, compiler, of.st_mtime_ns, of.st_size, *language.build
+        )
         self.answer.program = str(self._entry(f"program-{key}", build) / "program")
 
     def _image(self, image: str) -> None:
@@ -245,6 +262,7 @@ class Preparation:
         with self._locked(f"image-{_hash(image)}"):
             inspect = subprocess.run([*engine, "image", "inspect", image], env=self.job.env, capture_output=True)
             if inspect.returncode != 0:
+                self.workshop.isolated = False  # the engine is the node's own program, and this its own work
                 self._call([*engine, "pull", "--quiet", image], self.root, f"the image {image} could not be pulled")
         (self.root / CONTAINERS).touch()  # the next supervisor looks for containers that were left
         self.answer.image = True
@@ -254,17 +272,20 @@ class Preparation:
     def _call(self, words: Sequence[str], folder: Path, what: str, env: dict[str, str] | None = None) -> None:
         """Run a command in a folder; when it fails, say what failed and show the end of what it printed."""
         log = self.root / f"log-{os.getpid()}"
-        with open(log, "w+b") as out:
+        with contextlib.ExitStack() as stack:
+            out = stack.enter_context(open(log, "w+b"))
             log.unlink()
+            argv, variables, kept = self.workshop.command(words, folder, env or self.job.env, stack)
             try:
                 process = subprocess.Popen(
-                    words,
+                    argv,
                     cwd=folder,
-                    env=env or self.job.env,
+                    env=variables,
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=out,
                     start_new_session=True,
+                    pass_fds=kept,
                 )
             except OSError as error:
                 raise Failed(f"{what}: {words[0]!r} cannot be started: {error.strerror}") from None

@@ -102,6 +102,8 @@ def confine(definition: Definition, tenant: int, *, least: str = "none", allowed
             field="isolation",
             hint="leave it out, or write container" if definition.content.image else "add image, or write sandbox",
         )
+    if level == "container" and definition.network not in ((), (EVERYTHING,)):
+        raise InvalidInput("network: a container has none or all of it", field="network", hint="none or all")
     if LEVELS.index(level) < LEVELS.index(least):
         raise InvalidInput(
             f"isolation: {level!r} is less than your subscription asks for",
