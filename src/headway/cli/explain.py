@@ -43,7 +43,7 @@ def explain(terminal: Terminal, task: Annotated[str, typer.Argument(metavar="ID"
     ],
 )
 def change(terminal: Terminal, task: Annotated[str, typer.Argument(metavar="ID")], set_: Sets = None, edit: Edit = None) -> None:
-    """Change a waiting task in place; its id and its dependencies stay."""
+    """Change a waiting task in place."""
     import msgspec
 
     from headway.cli.options import edits

@@ -96,7 +96,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "pause": Entry("change:app", "Pause tasks: freeze running ones, keep waiting ones from starting."),
         "resume": Entry("change:app", "Let paused tasks go on."),
         "signal": Entry("change:app", "Send a signal to the programs of running tasks."),
-        "change": Entry("explain:app", "Change a waiting task in place; its id and its dependencies stay."),
+        "change": Entry("explain:app", "Change a waiting task in place."),
         "retry": Entry("change:app", "Send dead letters again, as they were or after an edit."),
         "dead": Entry("dead:app", "Dead letters: ls, show, retry, purge."),
     },

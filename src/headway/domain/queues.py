@@ -142,12 +142,12 @@ def is_open(queue: Queue, now: datetime.datetime) -> bool:
 
 
 def opens_at(queue: Queue, now: datetime.datetime) -> datetime.datetime | None:
-    """When a closed queue opens next: the first open minute within eight days, or None when there is none."""
+    """When a closed queue opens next: the first open minute within two weeks, or None when there is none."""
     if is_open(queue, now):
         return now
     zone = zoneinfo.ZoneInfo(queue.timezone)
     today = now.astimezone(zone).replace(second=0, microsecond=0)
-    for ahead in range(9):
+    for ahead in range(16):  # an hour that clocks skip may be missing in one week
         day = today + datetime.timedelta(days=ahead)
         for since in sorted(hours.since for hours in queue.hours if day.weekday() in hours.days):
             moment = day.replace(hour=since // 60, minute=since % 60).astimezone(datetime.UTC)

@@ -48,6 +48,7 @@ class Usage:
     capacity: Sequence[int] = ()
     tenants: dict[int, _Held] = field(default_factory=dict)
     weight: float = 0.0  # of all tenants that hold or wait
+    level: float = 1.0  # the share that all of them could have at the same time: what a tenant is entitled to
     _inverse: list[float] = field(default_factory=list)
 
     def resize(self, capacity: Sequence[int]) -> None:
@@ -63,7 +64,7 @@ class Usage:
             held.claim = self.claim_of(tenant)
             held.stretch = 1.0 / held.claim.weight
             held.share = self._share(held)
-        self.weight = sum(held.claim.weight for held in self.tenants.values())
+        self._weigh(sum(held.claim.weight for held in self.tenants.values()))
 
     def add(self, tenant: int, need: Need, count: int) -> None:
         """The tenant holds `count` more of this need (fewer, if negative)."""
@@ -72,7 +73,7 @@ class Usage:
         for i, amount in need:
             amounts[i] += amount * count
         held.count += count
-        held.share = self._share(held)
+        held.share = max(map(mul, amounts, self._inverse), default=0.0) * held.stretch
         if held.count <= 0 and held.groups <= 0:
             self._leave(tenant)
 
@@ -87,10 +88,10 @@ class Usage:
         held = self.tenants.get(tenant)
         return held.share if held is not None else 0.0
 
-    @property
-    def level(self) -> float:
-        """The share that everyone who wants something could have at the same time: what a tenant is entitled to."""
-        return 1.0 / self.weight if self.weight > 0 else 1.0
+    def part(self, tenant: int) -> float:
+        """Its part of everything, by weight, among all who hold or wait."""
+        held = self.tenants.get(tenant)
+        return self.level * held.claim.weight if held is not None else self.level
 
     def is_entitled(self, tenant: int) -> bool:
         """Whether it holds less than its part, or has nobody to share with."""
@@ -111,7 +112,7 @@ class Usage:
         """How many more tasks of this need its quotas allow, at most `most`."""
         held = self.tenants.get(tenant)
         claim = held.claim if held is not None else self.claim_of(tenant)
-        if claim.max_running is None and not claim.limits:
+        if not claim.limits and claim.max_running is None:
             return most
         if claim.max_running is not None:
             most = min(most, claim.max_running - (held.count if held is not None else 0))
@@ -133,12 +134,16 @@ class Usage:
 
     def _enter(self, tenant: int) -> _Held:
         held = self.tenants[tenant] = _Held(self.claim_of(tenant), max(len(self.capacity), 6))
-        self.weight += held.claim.weight
+        self._weigh(self.weight + held.claim.weight)
         return held
 
     def _leave(self, tenant: int) -> None:
         held = self.tenants.pop(tenant)
-        self.weight = self.weight - held.claim.weight if self.tenants else 0.0
+        self._weigh(self.weight - held.claim.weight if self.tenants else 0.0)
+
+    def _weigh(self, weight: float) -> None:
+        self.weight = weight
+        self.level = 1.0 / weight if weight > 0 else 1.0
 
 
 def jain(values: Iterable[float]) -> float:

@@ -18,6 +18,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from headway.domain.resources import Resources
 from headway.policy.fairness import EQUAL, Claim, Usage
@@ -41,8 +42,9 @@ class Gate(Enum):
 Rank = tuple[int, float, Key]
 
 
-@dataclass(frozen=True)
-class Placed:
+class Placed(NamedTuple):
+    """Tasks of a group for a node."""
+
     group: Group
     node: int
     keys: list[Key]
@@ -68,7 +70,7 @@ class Lane:
     dues: list[tuple[Key, int]] = field(default_factory=list)  # when they become due
     awaited: dict[int, Key] = field(default_factory=dict)  # the entry of each tenant in `dues` that counts
     parked: set[int] = field(default_factory=set)  # not due, while only that may go
-    tenants: set[int] = field(default_factory=set)  # everyone with a known task
+    tenants: dict[int, Head] = field(default_factory=dict)  # everyone with a known task
 
     def note(self, tenant: int, rank: Rank) -> None:
         """A rank that may be better than what was noted."""
@@ -108,6 +110,7 @@ class Board:
         self.lanes: dict[int, Lane] = {}
         self.horizon = BEGINNING[0]
         self._lanes_of: dict[int, set[int]] = {}  # tenant -> shapes it waits with
+        self._freed: set[int] = set()  # tenants that hold less since the last round
         self._held: dict[int, dict[Group, int]] = {}  # by node
 
     # What happens
@@ -136,18 +139,21 @@ class Board:
 
     def hold(self, node: int, group: Group, count: int) -> None:
         """`count` more attempts are held by the node (given back, if negative)."""
-        tenant, shape = group
-        need = self.rooms.need(shape)
-        self.rooms.allocate(self.rooms[node], need, count)
-        there = self._held.setdefault(node, {})
+        self._hold(self.rooms[node], group, self.rooms.need(group[1]), count)
+        if count < 0:
+            self._freed.add(group[0])
+
+    def _hold(self, room: NodeRoom, group: Group, need: Need, count: int) -> None:
+        self.rooms.allocate(room, need, count)
+        there = self._held.get(room.id)
+        if there is None:
+            there = self._held[room.id] = {}
         left = there.get(group, 0) + count
         if left:
             there[group] = left
         else:
             there.pop(group, None)
-        self.usage.add(tenant, need, count)
-        if count < 0:
-            self._renote(tenant)
+        self.usage.add(group[0], need, count)
 
     def set_held(self, node: int, counts: Mapping[Group, int]) -> None:
         """What a node holds was counted: absolutely, whatever was assumed."""
@@ -178,59 +184,82 @@ class Board:
     def place(self, asked: Round) -> list[Placed]:
         """Hand out the best tasks. Takes them from the heads, and their room from the nodes."""
         self.horizon = asked.horizon
+        for tenant in self._freed:
+            self._renote(tenant)
+        self._freed.clear()
         peak, most = asked.peak, asked.most
         doors = {shape: asked.gate(shape, peak) for shape in self.lanes}
         shy = {shape for shape in doors if asked.gate(shape, True) is not Gate.OPEN} if asked.fill is not None and not peak else set()
         heap: list[tuple[Rank, int]] = []
         for shape, lane in self.lanes.items():
-            self._surface(shape, lane, doors[shape])
-            if (top := self._top(shape, lane, doors[shape])) is not None:
+            self._surface(lane, doors[shape])
+            if (top := self._top(lane, doors[shape])) is not None:
                 heap.append((top[0], shape))
         heapq.heapify(heap)
         plan: list[Placed] = []
+        stale: set[int] = set()  # lanes whose best may be another since it was looked at
+        rooms: dict[int, int] = {}  # tasks a node had room for when the round came to it
+        served: set[tuple[int, int]] = set()  # (node, tenant)
         while heap and most > 0:
             rank, shape = heap[0]
-            found = self.lanes.get(shape)
-            top = None if found is None else self._top(shape, found, doors[shape])
-            if found is None or top is None:
-                heapq.heappop(heap)
-                continue
-            if top[0] != rank:
-                heapq.heapreplace(heap, (top[0], shape))
+            if shape in stale:
+                stale.discard(shape)
+                self._look(shape, doors[shape], heap)
                 continue
             node = self.rooms.best(shape)
             if node is None:
                 heapq.heappop(heap)  # no room for this shape: it waits for the next round
                 continue
-            allowed = min(most, self._run(found, shape, top, heap, due_only=shape in shy or doors[shape] is Gate.DUE))
+            lane = self.lanes[shape]
+            tenant = lane.order[0][1]
+            need = self.rooms.need(shape)
+            room = node.room_for(need, most)
+            # All of a round is leased at once, so a tenant's part of the room a node had may be one turn; then, of what is left.
+            whole = rooms.setdefault(node.id, room)
+            turn = int((room if (node.id, tenant) in served else whole) * self.usage.part(tenant)) or 1
+            served.add((node.id, tenant))
+            allowed = min(room, self._run(lane, need, heap, turn, due_only=shape in shy or doors[shape] is Gate.DUE))
             if shape in shy and rank[2][0] > self.horizon and asked.fill is not None:
-                allowed = self.rooms.below(asked.fill, self.rooms.need(shape), allowed)
+                allowed = self.rooms.below(asked.fill, need, allowed)
                 if allowed <= 0:  # from here on it is peak
-                    peak, shy = True, set()
-                    doors = {one: asked.gate(one, True) for one in self.lanes}
+                    peak, shy, stale = True, set(), set(doors)
+                    doors = {one: asked.gate(one, True) for one in doors}
                     continue
-            placed = self._take(found, shape, top[1], node, allowed)
+            placed = self._take(lane, (tenant, shape), need, node, allowed)
             if placed is not None:
                 plan.append(placed)
                 most -= len(placed.keys)
+                for other in self._lanes_of.get(tenant, ()):
+                    if other != shape and (order := self.lanes[other].order) and order[0][1] == tenant:
+                        stale.add(other)
+            self._look(shape, doors[shape], heap)
         self.peaked = peak
         return plan
 
-    def _take(self, lane: Lane, shape: int, tenant: int, node: NodeRoom, allowed: int) -> Placed | None:
-        """Hand tasks of the tenant to the node, as many as room and quotas allow."""
-        need = self.rooms.need(shape)
-        count = self.usage.allowance(tenant, need, node.room_for(need, allowed))
+    def _look(self, shape: int, door: Gate, heap: list[tuple[Rank, int]]) -> None:
+        """The first lane of the heap may have another best: put it where it belongs now."""
+        lane = self.lanes.get(shape)
+        top = self._top(lane, door) if lane is not None else None
+        if top is None:
+            heapq.heappop(heap)
+        else:
+            heapq.heapreplace(heap, (top[0], shape))
+
+    def _take(self, lane: Lane, group: Group, need: Need, node: NodeRoom, allowed: int) -> Placed | None:
+        """Hand tasks of the group to the node, as many as its tenant's quotas allow."""
+        count = self.usage.allowance(group[0], need, allowed)
         if count <= 0:
-            lane.drop(tenant)  # at its quota: it comes back when it holds less
+            lane.drop(group[0])  # at its quota: it comes back when it holds less
             return None
-        group = (tenant, shape)
-        head = self.heads[group]
+        head = lane.tenants[group[0]]
         keys = head.take(count)
-        self.hold(node.id, group, len(keys))
-        if head.more and len(head) < LOW_HEAD:
-            self.hungry.add(group)
-        if not len(head):
-            self._leave(group)
+        self._hold(node, group, need, len(keys))
+        known = len(head.keys) - head.taken
+        if known < LOW_HEAD:
+            if head.more:
+                self.hungry.add(group)
+            if not known:
+                self._leave(group)
         return Placed(group, node.id, keys)
 
     def fit(self, tasks: Mapping[Group, list[Key]], asked: Round) -> list[Placed] | None:
@@ -280,80 +309,89 @@ class Board:
             return (0, 0.0, key)
         return (1, share, key)
 
-    def _first(self, tenant: int, shape: int) -> Key | None:
-        head = self.heads.get((tenant, shape))
-        return head.first() if head is not None else None
-
-    def _top(self, shape: int, lane: Lane, door: Gate) -> tuple[Rank, int] | None:
+    def _top(self, lane: Lane, door: Gate) -> tuple[Rank, int] | None:
         """The tenant to be served next in this lane, with its rank of now."""
         if door is Gate.CLOSED:
             return None
-        while lane.order:
-            rank, tenant = lane.order[0]
-            first = self._first(tenant, shape)
-            if lane.noted.get(tenant) != rank or first is None:
-                heapq.heappop(lane.order)
+        order, noted = lane.order, lane.noted
+        while order:
+            rank, tenant = order[0]
+            if noted.get(tenant) is not rank:
+                heapq.heappop(order)
                 continue
-            now = self._rank(tenant, first)
-            if door is Gate.DUE and first[0] > self.horizon:
-                heapq.heappop(lane.order)
-                lane.drop(tenant)
-                lane.parked.add(tenant)
+            head = lane.tenants[tenant]
+            first = head.keys[head.taken]
+            if first[0] > self.horizon and (door is Gate.DUE or first is not rank[2]):
                 lane.wait_until_due(tenant, first)
-            elif now == rank:
-                return lane.order[0]
-            else:
-                lane.noted[tenant] = now
-                heapq.heapreplace(lane.order, (now, tenant))
-                if first[0] > self.horizon:
-                    lane.wait_until_due(tenant, first)
+                if door is Gate.DUE:
+                    heapq.heappop(order)
+                    lane.drop(tenant)
+                    lane.parked.add(tenant)
+                    continue
+            now = self._rank(tenant, first)
+            if now == rank:
+                return order[0]
+            noted[tenant] = now
+            heapq.heapreplace(order, (now, tenant))
         return None
 
-    def _run(self, lane: Lane, shape: int, top: tuple[Rank, int], heap: list[tuple[Rank, int]], *, due_only: bool) -> int:
-        """How many tasks the first tenant of the lane may get before somebody else is next: at least one."""
-        rank, tenant = top
-        head, need = self.heads[(tenant, shape)], self.rooms.need(shape)
+    def _run(self, lane: Lane, need: Need, heap: list[tuple[Rank, int]], turn: int, *, due_only: bool) -> int:
+        """How many tasks the first tenant of the lane may get before somebody else is next: at least a turn."""
+        rank, tenant = lane.order[0]
+        head = lane.tenants[tenant]
         most = len(head)
         if rank[0] == 0 or (due_only and rank[2][0] <= self.horizon):
             most = head.run_before((self.horizon, _LAST, _LAST))
+        bound = self._next(lane, heap)
+        if bound is not None and rank[0] == 1 and bound[0][0] == 1 and bound[0][1] <= rank[1] and bound[1] != tenant:
+            return min(most, turn)  # equal shares: turn by turn
         if rank[0] == 0:
             most = self.usage.until(tenant, need, self.usage.level, most)
-        others = lane.order[1:3]  # the smallest of the rest is a child of a heap's root
-        for noted, other_shape in heap[1:3]:
-            other = self.lanes.get(other_shape)
-            if other is not None and other.order:
-                others.append((noted, other.order[0][1]))
-        if not others:
+        if bound is None:
             return most
-        bound, of = min(others)
-        if of == tenant or rank[0] == bound[0] == 0:
-            return min(most, head.run_before(bound[2]))
-        return self.usage.until(tenant, need, bound[1], most) if rank[0] == 1 else most
+        if bound[1] == tenant or rank[0] == bound[0][0] == 0:
+            return min(most, head.run_before(bound[0][2]))
+        return min(most, max(self.usage.until(tenant, need, bound[0][1], most), turn)) if rank[0] == 1 else most
+
+    def _next(self, lane: Lane, heap: list[tuple[Rank, int]]) -> tuple[Rank, int] | None:
+        """Who would be served after the first of this lane, which is the first of all: the smallest of the rest is a child of a root."""
+        order = lane.order
+        found = order[1] if len(order) > 1 else None
+        if len(order) > 2 and found is not None and order[2] < found:
+            found = order[2]
+        for noted, shape in heap[1:3]:
+            if found is None or noted < found[0]:
+                other = self.lanes.get(shape)
+                if other is not None and other.order:
+                    found = (noted, other.order[0][1])
+        return found
 
     def _renote(self, tenant: int) -> None:
         """The tenant holds less, or its share is another."""
         for shape in self._lanes_of.get(tenant, ()):
-            lane, first = self.lanes[shape], self._first(tenant, shape)
-            if first is not None and tenant not in lane.parked:
-                lane.note(tenant, self._rank(tenant, first))
+            lane = self.lanes[shape]
+            if tenant not in lane.parked:
+                head = lane.tenants[tenant]
+                lane.note(tenant, self._rank(tenant, head.keys[head.taken]))
 
-    def _surface(self, shape: int, lane: Lane, door: Gate) -> None:
+    def _surface(self, lane: Lane, door: Gate) -> None:
         """Tenants whose first task has become due since the last round, and those that were parked while only that might go."""
         while lane.dues and lane.dues[0][0][0] <= self.horizon:
             key, tenant = heapq.heappop(lane.dues)
             if lane.awaited.get(tenant) != key:
                 continue
             del lane.awaited[tenant]
-            if (first := self._first(tenant, shape)) is None:
+            if (head := lane.tenants.get(tenant)) is None:
                 continue
+            first = head.keys[head.taken]
             if first[0] > self.horizon:
                 lane.wait_until_due(tenant, first)
             else:
                 lane.note(tenant, self._rank(tenant, first))
         if lane.parked and door is Gate.OPEN:
             for tenant in list(lane.parked):
-                if (first := self._first(tenant, shape)) is not None:
-                    lane.note(tenant, self._rank(tenant, first))
+                head = lane.tenants[tenant]
+                lane.note(tenant, self._rank(tenant, head.keys[head.taken]))
             lane.parked.clear()
 
     def _enter(self, group: Group, head: Head) -> None:
@@ -366,7 +404,7 @@ class Board:
         if lane is None:
             lane = self.lanes[shape] = Lane()
         if tenant not in lane.tenants:
-            lane.tenants.add(tenant)
+            lane.tenants[tenant] = head
             self._lanes_of.setdefault(tenant, set()).add(shape)
             self.usage.waits(tenant, 1)
         if first[0] > self.horizon:
@@ -379,7 +417,7 @@ class Board:
         lane = self.lanes.get(shape)
         if lane is None or tenant not in lane.tenants:
             return
-        lane.tenants.discard(tenant)
+        del lane.tenants[tenant]
         lane.parked.discard(tenant)
         lane.drop(tenant)
         self._lanes_of[tenant].discard(shape)

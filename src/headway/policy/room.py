@@ -52,8 +52,9 @@ class NodeRoom:
             return most
         fits, free = most, self.free
         for i, amount in need:
-            fits = min(fits, free[i] // amount)
-        return max(fits, ahead, 0)
+            if (there := free[i] // amount) < fits:
+                fits = there
+        return fits if fits > ahead and fits > 0 else ahead if ahead > 0 else 0
 
 
 def need_of(resources: Resources) -> Need:
@@ -83,38 +84,55 @@ def refuse(asked: Resources, node: NodeRoom) -> Refusal | None:
 
 
 Looseness = tuple[bool, int, float, int]
+Fit = tuple[int, tuple[tuple[int, int, float], ...]]  # labels nobody asked for; (dimension, amount, part of the node that one unit is)
 
 
-def looseness(asked: Resources, node: NodeRoom) -> Looseness:
-    """Low is better: nodes where it fits at once, then nodes without labels the task does not ask for, then the fullest."""
-    spare = len(node.capacity.labels) - len(asked.labels)
-    left = sum(
-        (free - amount) / whole
-        for amount, free, whole in zip(asked.amounts(), node.free, node.capacity.amounts(), strict=True)
-        if whole
-    )
-    return (not node.fits(need_of(asked)), spare, left, node.id)
+def fit_of(asked: Resources, node: NodeRoom) -> Fit | None:
+    """How a shape fits a node when that is empty, or None when it never does: does not change while the node stays what it is."""
+    if missing_labels(asked, node.capacity.labels) or shortfall(asked, node.capacity.amounts()):
+        return None
+    whole = node.capacity.amounts()
+    return len(node.capacity.labels) - len(asked.labels), tuple((i, amount, 1.0 / whole[i]) for i, amount in need_of(asked))
+
+
+def looseness(fit: Fit, node: NodeRoom) -> Looseness | None:
+    """Low is better: nodes where it fits at once, then nodes without labels the task does not ask for, then the fullest. None: no room."""
+    left, free, late = 0.0, node.free, False
+    for i, amount, part in fit[1]:
+        there = free[i] - amount
+        if there < 0:
+            late = True
+        left += there * part
+    if late and node.ahead <= node.held:
+        return None
+    return (late, fit[0], left, node.id)
 
 
 class _Candidates:
     """The nodes that fit one shape, best first. An entry counts only while it is the node's latest."""
 
-    __slots__ = ("asked", "heap", "latest", "need", "position")
+    __slots__ = ("asked", "fits", "heap", "latest", "need", "position")
 
     def __init__(self, asked: Resources, position: int) -> None:
         self.asked = asked
         self.need = need_of(asked)
         self.heap: list[Looseness] = []
         self.latest: dict[int, Looseness] = {}
+        self.fits: dict[int, Fit | None] = {}
         self.position = position  # how far in the log it has read
 
     def consider(self, node: NodeRoom) -> None:
-        # Room first: on a busy fleet most nodes have none, and asking for the reason costs ten times as much.
-        if node.room_for(self.need, 1) > 0 and refuse(self.asked, node) is None:
-            entry = self.latest[node.id] = looseness(self.asked, node)
+        """The node has changed: note it, if it has room now."""
+        try:
+            fit = self.fits[node.id]
+        except KeyError:
+            fit = self.fits[node.id] = fit_of(self.asked, node)
+        entry = looseness(fit, node) if fit is not None and node.accepting else None
+        if entry is not None:
+            self.latest[node.id] = entry
             heapq.heappush(self.heap, entry)
-        else:
-            self.latest.pop(node.id, None)
+        elif node.id in self.latest:
+            del self.latest[node.id]
 
 
 class Rooms(dict[int, NodeRoom]):
@@ -154,6 +172,8 @@ class Rooms(dict[int, NodeRoom]):
 
     def changed(self, node: int) -> None:
         """The node came, left, or was set anew."""
+        for found in self._by_shape.values():
+            found.fits.pop(node, None)
         before = self._counted.pop(node, None)
         if before is not None:
             for i, (whole, taken) in enumerate(zip(*before, strict=True)):
@@ -187,17 +207,24 @@ class Rooms(dict[int, NodeRoom]):
             found = self._survey(shape)
         else:
             self._catch_up(found)
-        heap, need = found.heap, found.need
+        heap = found.heap
         while heap:
             entry = heap[0]
-            node = self.get(entry[3])
-            if node is None or found.latest.get(entry[3]) is not entry:
+            number = entry[3]
+            node = self.get(number)
+            if node is None or found.latest.get(number) is not entry:
                 heapq.heappop(heap)
-            elif not node.accepting or node.room_for(need, 1) <= 0 or (not entry[0] and not node.fits(need)):
-                heapq.heappop(heap)
-                found.consider(node)
-            else:
+                continue
+            fit = found.fits[number]
+            now = looseness(fit, node) if fit is not None and node.accepting else None
+            if now is not None and now[0] == entry[0]:
                 return node
+            heapq.heappop(heap)
+            if now is None:
+                del found.latest[number]
+            else:
+                found.latest[number] = now
+                heapq.heappush(heap, now)
         return None
 
     def _survey(self, shape: int) -> _Candidates:
@@ -213,8 +240,8 @@ class Rooms(dict[int, NodeRoom]):
         log, at = self._log, found.position - self._base
         if at == len(log):
             return
-        for node_id in dict.fromkeys(log[at:]):
-            node = self.get(node_id)
+        for number in set(log[at:]):
+            node = self.get(number)
             if node is not None:
                 found.consider(node)
         found.position = self._base + len(log)

@@ -1,0 +1,94 @@
+"""Every waiting task has a reason or starts at once; the estimate's interval is calibrated (E8)."""
+
+from __future__ import annotations
+
+import datetime
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.domain.lifecycle import State
+from headway.domain.resources import Resources
+from headway.policy.explain import SPREAD, Facts, explain, gamma, spent
+from headway.policy.peak import Verdict
+from headway.policy.placement import Gate
+from headway.policy.room import Refusal
+
+NOW = datetime.datetime(2026, 11, 15, tzinfo=datetime.UTC)
+ASKED = Resources(cpus_milli=500)
+FULL = Refusal("n1", "is full: cpus", ever=False)
+NEVER = Refusal("n2", "has no label gpu=a100", ever=True)
+
+
+def facts(**fields) -> Facts:
+    return Facts(**{"state": State.READY, "now": NOW, "eligible_at": NOW, "start_by": NOW, "asked": ASKED, "nodes": 1, **fields})
+
+
+@given(
+    st.sampled_from([State.BLOCKED, State.SCHEDULED, State.READY, State.PAUSED]),
+    st.sampled_from(Gate),
+    st.lists(st.sampled_from([FULL, NEVER]), max_size=3),
+    st.integers(0, 5),
+    st.floats(0, 100),
+    st.booleans(),
+)
+def test_whatever_is_the_matter_there_is_a_summary_and_an_ordered_interval(state, gate, refusals, ahead, rate, due):
+    answer = explain(
+        facts(state=state, verdict=Verdict(gate, "because"), refusals=refusals, nodes=max(len(refusals), 1), ahead=ahead, rate_per_s=rate,
+              due=due)
+    )  # fmt: skip
+    assert answer.summary
+    if answer.start is not None:
+        assert 0 <= answer.start.low <= answer.start.middle <= answer.start.high
+
+
+def test_nothing_in_the_way_means_at_once():
+    answer = explain(facts())
+    assert answer.causes == []
+    assert answer.start is not None
+    assert answer.start.high <= 1.0
+
+
+def test_a_task_no_node_could_ever_run_says_so_and_has_no_estimate():
+    answer = explain(facts(refusals=[NEVER]))
+    assert answer.causes[0].code == "impossible"
+    assert "node n2 has no label gpu=a100" in answer.summary
+    assert answer.start is None
+
+
+def test_nodes_that_could_never_take_it_are_not_named_when_others_are_merely_full():
+    answer = explain(facts(refusals=[FULL, NEVER], nodes=2, rate_per_s=1.0))
+    assert answer.causes[0].code == "room"
+    assert "gpu" not in answer.summary
+
+
+def test_at_peak_the_time_of_promotion_is_given():
+    later = NOW + datetime.timedelta(hours=1)
+    answer = explain(facts(verdict=Verdict(Gate.DUE, "it is peak"), start_by=later, lead_s=10))
+    assert answer.causes[0].until == later - datetime.timedelta(seconds=10)
+    assert explain(facts(verdict=Verdict(Gate.DUE, "it is peak"), due=True)).causes == []
+
+
+def test_nine_of_ten_starts_lie_in_the_interval():
+    """Ends of tasks come in clumps of one to three; the interval is made for that."""
+    luck = random.Random(7)
+    inside = total = 0
+    for _ in range(4000):
+        ahead = luck.choice((0, 1, 3, 10, 40, 150))
+        left, at = ahead + 1, 0.0
+        while left > 0:
+            clump = luck.choice((1, 1, 2, 3))
+            at += luck.expovariate(1.0) * 1.75  # 1.75 is the mean clump: one task a second
+            left -= clump
+        low, high = gamma(ahead + 1, -1.645, SPREAD), gamma(ahead + 1, 1.645, SPREAD)
+        inside += low <= at <= high + 1.0
+        total += 1
+    assert 0.85 <= inside / total <= 0.96
+
+
+def test_where_the_time_went_adds_up():
+    second = datetime.timedelta(seconds=1)
+    times = spent(NOW, NOW + second, NOW + 3 * second, NOW + 4 * second, NOW + 10 * second)
+    assert times == {"before it could run": 1.0, "waiting for room": 2.0, "starting": 1.0, "running": 6.0}
+    assert spent(NOW, NOW, None, None, None) == {"before it could run": 0.0}
