@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,3 +108,56 @@ def test_a_tree_of_twenty_thousand_lines_is_streamed_and_cancelled_whole(running
         assert [(level.total, level.left) for level in view.levels] == [(20_000, 20_000), (100, 100)]
         view = client.cancel_tree(accepted.tree or "")
         assert (view.state, view.left, [level.cancelled for level in view.levels]) == ("cancelled", 0, [20_000, 100])
+
+
+BAD_TREES: list[tuple[str, str]] = [
+    ("{", "truncated"),
+    ("[]", "object"),
+    ('{"tasks": []}', "name"),
+    ('{"name": "", "tasks": [{"command": ["x"]}]}', "name"),
+    ('{"name": "t"}', "tasks"),
+    ('{"name": "t", "tasks": []}', "empty"),
+    ('{"name": "t", "tasks": {}}', "tasks"),
+    ('{"name": "t", "tasks": [{}]}', "nothing to run"),
+    ('{"name": "t", "tasks": [{"command": ["x"], "function": "a:b"}]}', "one thing"),
+    ('{"name": "t", "tasks": [{"comand": ["x"]}]}', "did you mean"),
+    ('{"name": "t", "taks": []}', "did you mean"),
+    ('{"name": "t", "levels": "stric", "tasks": [{"command": ["x"]}]}', "strict"),
+    ('{"name": "t", "tasks": [{"name": "a", "command": ["x"], "after": ["a"]}]}', "cycle: a"),
+    ('{"name": "t", "tasks": [{"name": "a", "command": ["x"], "after": ["b"]}, {"name": "b", "command": ["x"], "after": ["a"]}]}', "cycle"),
+    ('{"name": "t", "tasks": [{"name": "a", "command": ["x"], "after": ["nobody"]}]}', "nobody"),
+    ('{"name": "t", "tasks": [{"command": ["x"], "after": [{"task": "a", "when": "maybe"}]}]}', "succeeded, done or failed"),
+    ('{"name": "t", "tasks": [{"name": "a", "command": ["x"]}, {"command": ["x"], "after": ["a", "a"]}]}', "twice"),
+    ('{"name": "t", "tasks": [{"name": "a", "command": ["x"]}, {"name": "a", "command": []}]}', "nothing to run"),
+    ('{"name": "t", "tasks": [{"command": ["x"], "for_each": 7}]}', "for_each"),
+    ('{"name": "t", "tasks": [{"command": ["x"], "for_each": {"result": "a"}}]}', "result_of"),
+    ('{"name": "t", "tasks": [{"command": "echo ${item}", "for_each": [1]}]}', "shell"),
+    ('{"name": "t", "tasks": [{"command": ["x"], "attempts": "many"}]}', "attempts"),
+    ('{"name": "t", "tasks": [{"command": ["x"], "with_results": "yes"}]}', "with_results"),
+    ('{"name": "t\\u0000", "tasks": [{"command": ["x"]}]}', "name"),
+    ('{"name": "t", "tasks": [{"command": ["x\\u0000"]}]}', "NUL"),
+    ('{"name": "t", "tasks": [{"command": ["x"], "after": [999]}]}', "999"),
+]
+
+
+def test_a_bad_tree_is_refused_in_words_and_leaves_nothing(running):
+    before = asyncio.run(running.fetchval(EVERYTHING))
+    wrong = []
+    for body, words in BAD_TREES:
+        request = urllib.request.Request(
+            f"{running.url}/v1/trees", body.encode(), {"authorization": f"Bearer {running.token}", "content-type": "application/json"}
+        )
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(request, timeout=30)
+        problem = json.load(caught.value)
+        assert caught.value.code in (400, 409, 413, 422), (body, problem)
+        if words not in f"{problem['detail']} {problem.get('hint')} {problem.get('field')}":
+            wrong.append((body, words, problem))
+    assert not wrong
+    assert asyncio.run(running.fetchval(EVERYTHING)) == before
+
+
+EVERYTHING = (
+    "select (select count(*) from headway.task_anywhere) + (select count(*) from headway.tree) + (select count(*) from headway.edge)"
+    " + (select count(*) from headway.tree_level) + (select count(*) from headway.fanout)"
+)

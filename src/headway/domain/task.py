@@ -425,7 +425,8 @@ def decode_error(error: msgspec.ValidationError | msgspec.DecodeError, fields: I
             return UnknownField(f"{full}: a task by itself runs once", field=full, hint=where)
         if name in NOT_YET:
             return UnknownField(f"{full}: this version of Headway does not support `{name}` yet", field=full)
-        near = difflib.get_close_matches(name, sorted(fields), n=1, cutoff=0.6)
+        known = {*fields, *_EVERY_FIELD} if field else set(fields)  # below the top it is part of a task
+        near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
         hint = f"did you mean `{near[0]}`?" if near else None
         return UnknownField(f"{full}: there is no field `{name}`", field=full, hint=hint)
     return InvalidInput(f"{field}: {what}" if field else what, field=field or None)
