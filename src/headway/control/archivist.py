@@ -19,6 +19,7 @@ KEYS = 5_000
 _KEYS = query("key.expire")
 _PROGRESS = query("output.forget_progress")
 _NODES = query("node.forget")
+_FIRINGS = query("schedule.forget_firings")
 _AUDIT = query("audit.forget")
 AUDIT_DAYS = 400  # longer than the year an auditor asks about
 _CLAIMS = query("once.forget")
@@ -42,6 +43,7 @@ class Archivist:
             expired = await connection.execute(_KEYS, cutoff, KEYS)
             await connection.execute(_PROGRESS)
             await connection.execute(_NODES)
+            await connection.execute(_FIRINGS, datetime.datetime.combine(oldest, datetime.time(), datetime.UTC), KEYS)
             await checkpoints.forget(connection)
             await connection.execute(_AUDIT, AUDIT_DAYS)
             await blobs.sweep(connection)
