@@ -30,6 +30,9 @@ Attempts = Annotated[int | None, typer.Option("--attempts", help="Runs in all, t
 Retry = Annotated[str | None, typer.Option("--retry", help="interval=10s,backoff=2,max=5m,jitter=0.1", metavar="K=V,...")]
 ExecutionCap = Annotated[str | None, typer.Option("--execution-cap", help="Longest run, for example 10m.", metavar="DURATION")]
 DelayTolerance = Annotated[str | None, typer.Option("--delay-tolerance", help="How long the start may wait.", metavar="DURATION")]
+MaxWait = Annotated[str | None, typer.Option("--max-wait", help="Longest wait for its start.", metavar="DURATION")]
+OnMaxWait = Annotated[str | None, typer.Option("--on-max-wait", help="expire, or keep waiting.", metavar="WORD")]
+OnLate = Annotated[str | None, typer.Option("--on-late", help="warn or refuse if it cannot start in time.", metavar="WORD")]
 After = Annotated[
     list[str] | None,
     typer.Option("--after", help="Run after this task; ID:failed or ID:done for other ends.", metavar="ID"),
@@ -101,6 +104,9 @@ TASK_OPTIONS: dict[str, Any] = {
     "retry": Retry,
     "execution_cap": ExecutionCap,
     "delay_tolerance": DelayTolerance,
+    "max_wait": MaxWait,
+    "on_max_wait": OnMaxWait,
+    "on_late": OnLate,
     "after": After,
     "at": At,
     "idempotency_key": IdempotencyKey,

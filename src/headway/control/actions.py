@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from headway.control import levels, subtasks
+from headway.control import bounded_waiting, levels, subtasks
 from headway.control.bus import Bus
 from headway.control.definitions import Definitions, Interned
 from headway.control.fleet import Fleet
@@ -90,6 +90,7 @@ class Actions:
                 _REVIVE, [row["id"] for row in rows], [n.id for n in new], [n.shape for n in new], [n.definition.cap_ms for n in new],
                 [n.definition.tolerance_ms for n in new], [n.definition.category for n in new], new_input,
             )  # fmt: skip
+            await bounded_waiting.remember(connection, zip((row["id"] for row in rows), new, strict=True))
             effects.clear()
             for row in back:
                 if row["tree"] is not None:
@@ -172,6 +173,9 @@ def as_spec(old: Definition) -> TaskSpec:
         retry=RetrySpec(retry.interval_ms / 1000, retry.backoff, retry.max_ms / 1000, retry.jitter, retry.node_losses),
         execution_cap=old.cap_ms / 1000,
         delay_tolerance=old.tolerance_ms / 1000,
+        max_wait=old.patience.limit_ms / 1000 or None,
+        on_max_wait="keep" if old.patience.keep else "expire",
+        on_late="refuse" if old.patience.refuse_late else "warn",
         queue=old.queue or None,
         off_peak=old.off_peak.value,
         preemptible=old.preemptible,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
-from headway.control import subtasks
+from headway.control import bounded_waiting, subtasks
 from headway.control.bus import by_group
+from headway.control.definitions import Interned
 from headway.control.draft import Draft
 from headway.control.subtasks import Parent
 from headway.domain.graph import levels
@@ -97,17 +98,27 @@ class Batch:
 
     @property
     def plain(self) -> bool:
-        """Only tasks: no keys, edges, trees or parents. One COPY is then the whole transaction."""
+        """Only tasks: no keys, edges, trees, parents or limits on waiting. One COPY is then the whole transaction."""
         return all(
             request.tree_name is None
             and request.parent is None
-            and all(draft.key is None and not draft.edges and draft.fan is None for draft in request.drafts)
+            and all(
+                draft.key is None and not draft.edges and draft.fan is None and not draft.interned.limit_ms for draft in request.drafts
+            )
             for request in self.requests
         )
 
     def probe(self) -> list[int]:
         """Ids by which the batch is found if its commit went through."""
         return [i for r in self.requests if r.error is None for i, new in zip(r.ids, r.created, strict=True) if new][:1]
+
+    def new_tasks(self) -> Iterator[tuple[int, Interned]]:
+        """The tasks that are stored, with what they are."""
+        for request in self.requests:
+            if request.error is None:
+                for task, draft, new in zip(request.ids, request.drafts, request.created, strict=True):
+                    if new and draft.fan is None:
+                        yield task, draft.interned
 
     def settle(self) -> None:
         """Tell the clients."""
@@ -227,6 +238,7 @@ async def store_batch(connection: Connection, batch: Batch) -> None:
     await copy_tasks(connection, tasks)
     await copy_edges(connection, edges)
     batch.scheduled |= await _add_fans(connection, batch)
+    batch.scheduled |= await bounded_waiting.remember(connection, batch.new_tasks())
 
 
 async def copy_tasks(connection: Connection, rows: list[bytes]) -> None:

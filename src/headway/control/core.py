@@ -17,6 +17,7 @@ from headway.control.admission import Admission
 from headway.control.allowances import Allowances
 from headway.control.archivist import Archivist, ensure_partitions
 from headway.control.audit import Audit
+from headway.control.bounded_waiting import BoundedWaiting
 from headway.control.bus import Bus
 from headway.control.changing import Changing
 from headway.control.checkpoints import Checkpoints
@@ -142,6 +143,7 @@ class Core:
         self.dispatcher = Dispatcher(database, self.leader, bus, "headway")
         self.deliveries = Deliveries(database, allowed, settings.webhook_timeout_s, settings.webhook_concurrency)
         self.waiting = Waiting(database, bus)
+        self.bounded_waiting = BoundedWaiting(database, self.leader, bus)
         self.timekeeper = Timekeeper(database, self.leader, bus, Expander(self.definitions, self.ids, clock))
         self.starter = Starter(self.drafts, self.definitions, self.ids, clock, bus)
         self.firing = Firing(database, self.leader, self.starter, self.actions)
@@ -173,8 +175,9 @@ class Core:
         timekeeper = Loop("timekeeper", self.leader, self.timekeeper.run_once)
         firing = Loop("timekeeper", self.leader, self.firing.run_once)
         feasibility = Loop("timekeeper", self.leader, self.feasibility.run_once)
+        bounded_waiting = Loop("bounded_waiting", self.leader, self.bounded_waiting.run_once)
         for told in (self.bus.on_scheduled, self.bus.on_scheduled_elsewhere):
-            told += [timekeeper.wake.set, firing.wake.set]
+            told += [timekeeper.wake.set, firing.wake.set, bounded_waiting.wake.set]
         planner = Loop("planner", self.leader, self._plan, wake=self.planner.wake, step_down=self.planner.step_down)
         preemption = Loop("planner", self.leader, self.preemption.run_once)
         self.preemption.wake = preemption.wake.set
@@ -183,9 +186,9 @@ class Core:
         loops: list[Callable[[], Awaitable[None]]] = [
             self.admission.run, self.desk.run, self.heartbeats.run, self.notifier.run, self.waiting.run, self._beats, planner.run,
             timekeeper.run, firing.run, feasibility.run, preemption.run, Loop("reaper", self.leader, self.reaper.run_once).run,
-            self.allowances.run, dispatcher.run, self.deliveries.run,
-            timekeeper.run, firing.run, preemption.run, Loop("planner", self.leader, self.outlook.run_once).run,
-            self.allowances.run, Loop("reaper", self.leader, self.reaper.run_once).run,
+            dispatcher.run, self.deliveries.run,
+            Loop("planner", self.leader, self.outlook.run_once).run,
+            self.allowances.run, bounded_waiting.run,
             Loop("archivist", self.leader, self._archive).run,
         ]  # fmt: skip
         self._tasks = [asyncio.ensure_future(_forever(loop)) for loop in loops]

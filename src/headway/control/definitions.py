@@ -26,7 +26,7 @@ _LIMIT = 50_000  # entries kept in memory
 class Interned:
     """A definition and its numbers, with what the hot path needs of it at hand."""
 
-    __slots__ = ("cap_ms", "category", "definition", "id", "shape", "tolerance_us")
+    __slots__ = ("cap_ms", "category", "definition", "id", "limit_ms", "shape", "tolerance_us")
 
     def __init__(self, id: int, shape: int, definition: Definition) -> None:
         self.id = id
@@ -35,6 +35,7 @@ class Interned:
         self.cap_ms = definition.cap_ms
         self.category = int(definition.category)
         self.tolerance_us = definition.tolerance_ms * 1000
+        self.limit_ms = definition.patience.limit_ms  # on waiting; 0 = none
 
 
 class Definitions:

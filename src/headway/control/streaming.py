@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import msgspec
 
 from headway import telemetry
+from headway.control import bounded_waiting
 from headway.control.allowances import Allowances
 from headway.control.bus import Bus
 from headway.control.clock import Clock
@@ -88,6 +89,7 @@ class Streams:
                 part = counts[low : low + COPIES]
                 await connection.execute(_LEVELS, tree, list(range(low, low + len(part))), part)
             await writer.tasks(connection)
+            await bounded_waiting.remember_tree(connection, tree, spool.kinds.values())
             await writer.edges(connection)
         return writer.ready
 

@@ -23,6 +23,7 @@ from headway.domain.notify import Notify, NotifySpec, targets
 from headway.domain.resources import DEFAULT_TIER, LABEL_LIMIT, TIERS, Resources, misspelt
 from headway.domain.stages import Stage, StageSpec, stages_of
 from headway.domain.tenant import STANDARD, Terms
+from headway.domain.waiting import Patience, patience_of
 from headway.errors import InvalidInput, UnknownField
 
 
@@ -100,6 +101,9 @@ class TaskSpec(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     retry: RetrySpec | None = None
     execution_cap: float | str | None = None
     delay_tolerance: float | str | None = None
+    max_wait: float | str | None = None
+    on_max_wait: str = "expire"
+    on_late: str = "warn"
     after: list[str | int | AfterSpec] | str | int = []
     at: str | float | None = None
     idempotency_key: str | None = None
@@ -146,6 +150,7 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
     queue: str = ""  # the one it names
     off_peak: queues.OffPeak = queues.OffPeak.ALLOWED
     preemptible: bool | None = None
+    patience: Patience = Patience()
     notify: tuple[Notify, ...] = ()
     with_results: bool = False  # its order carries the results of what it waited for
     stages: tuple[Stage, ...] = ()
@@ -205,6 +210,7 @@ KEYWORDS = frozenset(
         "delay_tolerance",
         "max_wait",
         "on_max_wait",
+        "on_late",
         "off_peak",
         "preemptible",
         "after",
@@ -315,6 +321,7 @@ def define(spec: TaskSpec, terms: Terms = STANDARD) -> Definition:
         queue=queues.check_queue(spec.queue),
         off_peak=queues.off_peak_of(spec.off_peak),
         preemptible=spec.preemptible,
+        patience=patience_of(spec, terms.max_wait_s),
         isolation=check_level(spec.isolation),
         network=check_network(spec.network),
         notify=targets(spec.notify),

@@ -28,7 +28,7 @@ DEFAULTABLE = FIELDS - {"name", "input", "at", "idempotency_key", "for_each", *R
 _MERGED = ("env", "labels", "retry", "resources")  # a task adds to its defaults here; elsewhere it replaces them
 _TEXTS = (
     "name", "executable", "function", "interpreter", "workdir", "codec", "category", "idempotency_key", "image", "checksum", "logger",
-    "prepare", "commands", "queue", "off_peak",
+    "prepare", "commands", "queue", "off_peak", "on_max_wait", "on_late",
 )  # fmt: skip
 _NESTED: dict[str, type[msgspec.Struct]] = {
     "retry": RetrySpec, "resources": ResourcesSpec, "notify": NotifySpec, "for_each": ResultOf, "stages": StageSpec,

@@ -1,0 +1,143 @@
+"""max_wait on a real database (E7): the warning, the end, what depends on it, restarts."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from headway.domain.lifecycle import Outcome, State
+from headway.errors import InvalidInput
+from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of, submit
+
+
+async def in_state(core, task: int, state: State) -> None:
+    async def check() -> bool:
+        return await state_of(core, task) == state
+
+    await eventually(check)
+
+
+async def rows(core, sql: str, *values) -> list:
+    async with core.database.cold() as connection:
+        return await connection.fetch(sql, *values)
+
+
+async def events(core, kind: str) -> list[int]:
+    return [task for row in await rows(core, "select tasks from event where kind = $1 order by seq", kind) for task in row["tasks"]]
+
+
+async def test_a_task_that_waits_too_long_is_warned_of_and_then_expires_and_its_dependants_are_skipped(dsn):
+    async with engine(dsn) as core:
+        receipt = await submit(
+            core,
+            function(name="late", max_wait="300ms"),
+            function(name="next", after="late"),
+            function(name="anyway", after=[{"task": "late", "when": "done"}]),
+            function(name="patient"),
+        )
+        late, following, anyway, patient = receipt.ids
+        await in_state(core, late, State.EXPIRED)
+        assert await events(core, "task.waiting_too_long") == [late]
+        assert await events(core, "task.expired") == [late]
+        assert [await state_of(core, task) for task in (following, anyway, patient)] == [State.SKIPPED, State.READY, State.READY]
+        (row,) = await rows(core, "select error from task_history where id = $1", late)
+        assert "300.0ms" in msgspec.json.decode(row["error"])["message"]
+        assert await rows(core, "select * from waiting_limit") == []
+        (told,) = await rows(core, "select data from event where kind = 'task.waiting_too_long'")
+        assert msgspec.json.decode(told["data"])["then"] == "expire"
+
+
+async def test_one_that_asked_to_keep_waiting_is_warned_of_and_waits_on(dsn):
+    async with engine(dsn) as core:
+        task = (await submit(core, function(max_wait="200ms", on_max_wait="keep"))).ids[0]
+
+        async def forgotten() -> bool:
+            return not await rows(core, "select 1 from waiting_limit")
+
+        await eventually(forgotten)
+        assert await events(core, "task.waiting_too_long") == [task]
+        assert await state_of(core, task) == State.READY
+
+
+async def test_what_began_in_time_does_not_expire_while_it_runs(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        task = (await submit(core, function(max_wait="400ms"))).ids[0]
+        (order,) = await agent.orders()
+        await agent.start(order)
+
+        async def looked_at() -> bool:
+            return bool(await rows(core, "select 1 from waiting_limit where due_at > clock_timestamp() + interval '2 s'"))
+
+        await eventually(looked_at)
+        await agent.succeed(order)
+        assert await state_of(core, task) == State.SUCCEEDED
+
+
+async def test_being_put_back_without_an_attempt_used_does_not_start_the_wait_anew(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        task = (await submit(core, function(max_wait="300ms", retry={"interval": "1h"}))).ids[0]
+        (order,) = await agent.orders()
+        await agent.fail(order, Outcome.TRY_LATER)
+        await in_state(core, task, State.EXPIRED)
+
+
+async def test_a_blocked_task_waits_for_its_dependencies_as_long_as_it_takes(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        second = (await submit(core, function(name="a"), function(after="a", max_wait="300ms", resources={"cpus": 2}))).ids[1]
+        (before,) = await rows(core, "select due_at from waiting_limit")
+        (order,) = await agent.orders()
+
+        async def looked_at() -> bool:
+            return bool(await rows(core, "select 1 from waiting_limit where due_at > $1", before["due_at"]))
+
+        await eventually(looked_at)
+        assert await state_of(core, second) == State.BLOCKED
+        await agent.succeed(order)
+        await agent.orders()
+        assert await state_of(core, second) in (State.LEASED, State.RUNNING)
+
+
+async def test_a_limit_outlives_the_server_that_took_it(dsn):
+    async with engine(dsn, holder="first") as core:
+        task = (await submit(core, function(max_wait="500ms"))).ids[0]
+    async with engine(dsn, holder="second") as core:
+        await in_state(core, task, State.EXPIRED)
+        assert await events(core, "task.waiting_too_long") in ([task], []), "it may have been late already"
+
+
+async def test_the_tenants_limit_counts_for_tasks_that_say_none(dsn):
+    async with engine(dsn) as core:
+        async with core.database.cold() as connection:
+            await connection.execute("""update tenant set subscription = '{"max_wait_s": 0.2}', changed_at = clock_timestamp()""")
+        await core.tenants.refresh()
+        task = (await submit(core, function())).ids[0]
+        await in_state(core, task, State.EXPIRED)
+
+
+async def test_a_dead_letter_sent_again_has_its_limit_again(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        task = (await submit(core, function(max_wait="1h"))).ids[0]
+        await agent.fail((await agent.orders())[0])
+        await rows(core, "delete from waiting_limit")
+        await core.actions.revive([task], None, {})
+        assert [row["task"] for row in await rows(core, "select task from waiting_limit")] == [task]
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "says"),
+    [
+        ({"max_wait": 0}, "max_wait", "out of range"),
+        ({"max_wait": "soon"}, "max_wait", "not a duration"),
+        ({"on_max_wait": "expired"}, "on_max_wait", "did you mean 'expire'"),
+        ({"on_late": "reject"}, "on_late", "warn or refuse"),
+    ],
+)
+async def test_wrong_words_are_refused_by_name(dsn, spec, field, says):
+    async with engine(dsn) as core:
+        with pytest.raises(InvalidInput, match=says) as refused:
+            await submit(core, function(**spec))
+        assert refused.value.field == field
