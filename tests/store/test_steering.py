@@ -10,6 +10,7 @@ import pytest
 from headway.control.core import Core
 from headway.domain.lifecycle import Outcome, State
 from headway.errors import Conflict, InvalidInput, NotFound
+from headway.store.queries import query
 from headway.wire.exchange import Control, Notice
 from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
 
@@ -210,3 +211,28 @@ async def test_the_cap_warning_and_the_kill_are_told_with_what_was_used_and_allo
         assert '"used":{"wall_s"' in data
 
 
+
+
+@pytest.mark.parametrize("children", [0, 2])
+async def test_a_paused_parent_that_waits_for_subtasks_waits_for_its_person_too(dsn: str, children: int) -> None:
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        order = await running(core, agent)
+        await core.steering.pause(order.id, None)
+        async with core.database.hot() as connection:
+            row = await connection.fetchrow(query("subtask.suspend"), [order.id], [children], [1])
+            blocked_on = await connection.fetchval("select blocked_on from task where id = $1", order.id)
+        assert (row["state"], blocked_on) == ((State.BLOCKED, 3) if children else (State.PAUSED, 0))
+        await core.steering.resume(order.id, None)
+        assert await state_of(core, order.id) == (State.BLOCKED if children else State.READY)
+
+
+async def test_what_was_asked_of_an_attempt_that_ended_is_abandoned(dsn: str) -> None:
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        order = await running(core, agent)
+        number = await core.steering.pause(order.id, None)
+        assert number is not None
+        await agent.succeed(order)
+        await core.dispatcher.clean()
+        assert await core.steering.answer(number, 0.0) == "gone"

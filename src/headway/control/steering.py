@@ -78,6 +78,8 @@ class Steering:
             row = await connection.fetchrow(_LOOK, [task], tenant)
             if row is None:
                 raise NotFound(f"there is no task {task} that could be changed", hint="it may have ended already")
+            if not row["cap_ms"]:
+                raise Conflict(f"task {task} stands for a `for_each`", hint="pause or resume the tasks it is made of")
             if row["cancel_at"] is not None:
                 raise Conflict(f"task {task} is being cancelled")
             return await decide(connection, row, effects)

@@ -143,7 +143,9 @@ TRANSITIONS: dict[Event, Move] = {
         *HELD, to=(State.SCHEDULED, State.READY, State.PAUSED), because="an attempt ended, another is allowed, now or when resumed"
     ),
     Event.LOSE: move(*HELD, to=(State.READY, State.PAUSED), because="its node is gone, another run is allowed"),
-    Event.SUSPEND: move(*HELD, to=(State.BLOCKED, State.READY), because="it waits for subtasks that it submitted"),
+    Event.SUSPEND: move(
+        *HELD, to=(State.BLOCKED, State.READY, State.PAUSED), because="it waits for subtasks that it submitted"
+    ),
     Event.SUCCEED: move(*HELD, to=State.SUCCEEDED, because="an attempt succeeded"),
     Event.FAIL: move(*WAITING, *HELD, to=State.FAILED, because="out of attempts, or impossible"),
     Event.CANCEL: move(*WAITING, *HELD, to=State.CANCELLED, because="a person or a program asked"),

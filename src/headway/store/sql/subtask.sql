@@ -74,10 +74,12 @@ select distinct parent from (select * from down limit $3) d
 join unnest($1::bigint[], $2::bigint[]) as w (id, child) on w.id = d.parent and w.child = d.downstream;
 
 -- name: suspend
--- A parent that waits for subtasks holds nothing meanwhile: blocked until the last of them ended, or ready when all have.
+-- A parent that waits for subtasks holds nothing meanwhile: blocked until the last of them ended, or ready when all have. If a person
+-- paused it, it waits for that person too.
 -- event: suspend
 update task t
-set state = case when w.count > 0 then 0 else 2 end, blocked_on = w.count, requeues = w.requeues,
+set state = case when w.count > 0 then 0 when t.hold_at is not null then 5 else 2 end,
+    blocked_on = w.count + case when w.count > 0 and t.hold_at is not null then 1 else 0 end, requeues = w.requeues,
     start_by = clock_timestamp() + (t.start_by - t.eligible_at), eligible_at = clock_timestamp(),
     node = null, leased_at = null, started_at = null
 from unnest($1::bigint[], $2::int[], $3::smallint[]) as w (id, count, requeues)
