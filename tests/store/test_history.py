@@ -43,8 +43,8 @@ async def stored(core) -> set[str]:
     """The partitions there are."""
     rows = await sql(
         core,
-        "select inhrelid::regclass::text as name from pg_inherits where inhparent in "
-        "('task_history'::regclass, 'attempt'::regclass, 'edge'::regclass, 'output'::regclass, 'event'::regclass)",
+        "select inhrelid::regclass::text as name from pg_inherits where inhparent = any ($1::text[]::regclass[])",
+        TABLES,
     )
     return {row["name"] for row in rows}
 
@@ -127,6 +127,7 @@ async def test_a_day_whose_tasks_are_still_hot_is_kept_until_they_end(dsn, no_tr
         kept = {partitions.name_of(table, day) for table in partitions.BY_ID}
         assert of_day(day) & await stored(core) == kept
         await sql(core, "update task set eligible_at = now() where id = $1", task)
+        core.bus.scheduled()
         await agent.succeed(*await agent.orders())
         assert await state_of(core, task) == State.SUCCEEDED
         await core.archivist.run_once()
@@ -143,6 +144,7 @@ async def test_an_old_task_still_releases_what_waits_for_it(dsn, no_trigger):
         waiting = (await submit(core, function(after=[str(old)]))).ids[0]
         await core.archivist.run_once()
         await sql(core, "update task set eligible_at = now() where id = $1", old)
+        core.bus.scheduled()
         await agent.succeed(*await agent.orders())
         assert [order.id for order in await agent.orders()] == [waiting]
 

@@ -74,7 +74,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "submit": Entry("submit:app", "Submit work and print its ids.", takes_command=True),
         "apply": Entry("schedule:app", "Make schedules what a file says; applied again, nothing changes."),
         "schedule": Entry("schedule:schedule", "Schedules: ls, show, pause, resume, trigger, backfill, delete."),
-        "once": Entry("content:once_app", "Inside a task: an effect that happens once though the task runs again.", takes_command=True),
+        "once": Entry("content:once_app", "Inside a task: do something once though the task runs again.", takes_command=True),
         "validate": Entry("files:app", "Check a task file; says line, column and what was expected."),
         "plan": Entry("files:app", "Show how a file's tasks would run: levels and critical path."),
         "schema": Entry("files:app", "Print the JSON Schema of task files, for editors."),
