@@ -195,6 +195,17 @@ def test_a_staged_task_is_cancelled_in_any_stage_and_ends_at_its_cap(hw, tmp_pat
     assert trail.read_text().split() == ["a", "b"]
 
 
+def test_a_stage_that_ends_well_when_it_is_asked_to_end_is_not_followed_by_the_next(hw, tmp_path):
+    trail = tmp_path / "trail"
+    polite = "trap 'exit 0' TERM; while true; do sleep 0.05; done"
+    handle = hw.submit(stages=[stage(trail, "a", polite), stage(trail, "b")], **AGAIN)
+    while not trail.exists():
+        assert handle.view().state in ("ready", "leased", "running")
+    handle.cancel()
+    assert handle.wait(timeout=60).state == "cancelled"
+    assert trail.read_text().split() == ["a"]
+
+
 def test_stages_come_from_the_command_line_and_from_a_file(up, tmp_path):
     file = tmp_path / "staged.yaml"
     (tmp_path / "two.sh").write_text("echo two\n")

@@ -64,6 +64,7 @@ class Resuming:
         self._attempts: dict[int, Attempt] = {}  # by task: staged ones, and those that are here without a process
         self._here: set[int] = set()  # tasks without a process
         self._recorded: list[tuple[int, int, int]] = []  # report, task, attempt: stages whose record is on its way
+        self._ending: set[int] = set()  # tasks that were asked to end: what their programs say now is not the last word
         self._watched: dict[int, Watched] = {}  # by process
         self._look_at = 0.0
         executables.keep = self._keep
@@ -130,12 +131,14 @@ class Resuming:
         if watched is not None and watched.carrier:
             self._carriers.kill(watched.carrier)
         attempt = self._attempts.get(process.order.id)
-        if attempt is not None and finished.outcome == Outcome.SUCCEEDED and attempt.stage + 1 < len(attempt.definition.stages):
+        well = finished.outcome == Outcome.SUCCEEDED and process.order.id not in self._ending
+        self._ending.discard(process.order.id)
+        if attempt is not None and well and attempt.stage + 1 < len(attempt.definition.stages):
             self._record(attempt)
             return True
         if attempt is not None:
             self._name_stage(attempt, finished)
-        if finished.outcome == Outcome.SUCCEEDED or not _has_entries(f"{process.dir}/{CHECKPOINT}"):
+        if well or not _has_entries(f"{process.dir}/{CHECKPOINT}"):
             self._attempts.pop(process.order.id, None)
             return False
         self._save_last(attempt or Attempt(process, Definition("")), finished)
@@ -183,6 +186,8 @@ class Resuming:
         """End an attempt, whether it has a process now or not."""
         attempt = self._attempts.get(task)
         if attempt is None or task not in self._here:
+            if self._executables.tree_of(task)[0]:
+                self._ending.add(task)
             self._executables.end(task, force=force)
             return
         if attempt.ended is not None and not force:
@@ -280,6 +285,7 @@ class Resuming:
         self._attempts.clear()
         self._here.clear()
         self._recorded.clear()
+        self._ending.clear()
         self._watched.clear()
         self._carriers.drop_all()
 
