@@ -10,7 +10,7 @@ import pytest
 
 from headway.control.core import Core
 from headway.control.secrets import Secrets
-from headway.errors import ConfigError, Conflict, InvalidInput, NotFound, Unavailable
+from headway.errors import ConfigError, Conflict, InvalidInput, NotFound, Unavailable, UnsatisfiableResources
 from headway.wire.exchange import Order
 from tests.support.engine import ScriptedAgent, engine, submit
 
@@ -136,3 +136,16 @@ async def test_a_released_claim_is_free_again(dsn: str) -> None:
         assert (await core.once.claim(order.id, order.attempt, "pay", again=False)).state == "yours"
         with pytest.raises(Conflict, match="not claimed by this attempt"):
             await core.once.done(order.id, order.attempt, "never", None)
+
+
+async def test_a_script_goes_to_a_node_that_has_its_language_and_is_refused_when_none_has(dsn: str) -> None:
+    async with engine(dsn) as core:
+        bare = await ScriptedAgent(core, "bare", cpus=16).join()
+        with pytest.raises(UnsatisfiableResources, match="interpreter/node"):
+            await submit(core, {"executable": "/srv/a.js"})
+        able = await ScriptedAgent(core, "able", labels={"interpreter/node": "20", "volume/data": "yes"}).join()
+        await submit(core, {"executable": "/srv/a.js"}, {"executable": "volume:data/b.sh"})
+        assert len(await able.orders(2)) == 2
+        assert (await bare.say()).orders == []
+        with pytest.raises(UnsatisfiableResources):
+            await submit(core, {"executable": "/srv/a.js", "resources": {"labels": {"interpreter/node": "22"}}})
