@@ -136,6 +136,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = []
     prepare_s: Annotated[float, _duration("agent", "Longest preparation of a task's packages.", low=1.0)] = 600.0
     prepared_size: Annotated[int, _size("agent", "Prepared packages and files that are kept.", low=MIB)] = 10 * 1024 * MIB
+    output_store: Annotated[
+        str | None, Option("", "Object store of whole outputs, for agents and servers: file:///folder, s3://bucket/prefix.")
+    ] = None
+    stored_output: Annotated[int, _size("agent", "Largest output that is kept in the object store.", low=MIB)] = 1024 * MIB
     syslog: Annotated[str, Option("agent", "Where `logger: syslog` goes: a socket, or host:port by UDP.")] = "/dev/log"
     journald: Annotated[str, Option("agent", "Where `logger: journald` goes.")] = "/run/systemd/journal/socket"
     log_dir: Annotated[

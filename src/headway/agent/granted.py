@@ -12,6 +12,7 @@ from headway.agent.interpreters import NotStartable, command_of, in_volume
 from headway.agent.loggers import Loggers, Tee
 from headway.agent.output import Capture
 from headway.agent.prepare import Answer
+from headway.agent.spools import Spools
 from headway.domain.content import on_volume
 from headway.domain.task import Definition
 from headway.wire.exchange import Order
@@ -20,8 +21,10 @@ _PLAIN = Answer()  # of a definition that needed no preparation
 
 
 class Granted:
-    def __init__(self, ready: Mapping[int, Answer], volumes: Mapping[str, str], containers: Containers, loggers: Loggers) -> None:
-        self._ready, self._volumes, self.containers, self._loggers = ready, volumes, containers, loggers
+    def __init__(
+        self, ready: Mapping[int, Answer], volumes: Mapping[str, str], containers: Containers, loggers: Loggers, spools: Spools
+    ) -> None:
+        self._ready, self._volumes, self.containers, self._loggers, self.spools = ready, volumes, containers, loggers, spools
         self._secrets: dict[int, dict[str, str]] = {}  # by definition; in memory only
 
     def tell_secrets(self, secrets: Mapping[int, dict[str, str]]) -> None:
@@ -31,7 +34,14 @@ class Granted:
     def capture(self, order: Order, definition: Definition, limit: int) -> Capture:
         """For the output of an attempt: without its secrets, and to its logger too."""
         tee = self._loggers.tee(order, definition) if definition.content.logger else None
-        return Capture(order.id, order.attempt, limit, self._secrets.get(order.definition, {}).values(), tee)
+        return Capture(
+            order.id,
+            order.attempt,
+            limit,
+            self._secrets.get(order.definition, {}).values(),
+            tee,
+            self.spools.open(order.id, order.attempt),
+        )
 
     def tee(self, order: Order, definition: Definition) -> Tee | None:
         return self._loggers.tee(order, definition)

@@ -36,6 +36,8 @@ class Terms(msgspec.Struct):
     prepare_s: float = 600.0
     prepared_size: int = 10 * 2**30
     container_engine: str = "auto"
+    output_store: str | None = None
+    stored_output: int = 2**30
     syslog: str = "/dev/log"
     journald: str = "/run/systemd/journal/socket"
     log_dir: str | None = None

@@ -45,6 +45,7 @@ from headway.logs import configure, log
 from headway.version import VERSION
 from headway.wire import PROTOCOL
 from headway.wire.exchange import Register
+from headway.wire.objects import CREDENTIALS
 
 _SUPERVISE = "from headway.agent.supervisor import main; main()"
 FROZEN_S = 0.15  # after the end of the lease: the supervisor has had its chance to end the tasks itself
@@ -302,6 +303,6 @@ def _capacity(settings: Settings, work_dir: str) -> Capacity:
 
 def _environment(source: Mapping[str, str], instance: str) -> dict[str, str]:
     """For the supervisor: what tasks and runners may inherit, and its mark. No token: it gets the settings by the link."""
-    env = {name: source[name] for name in (*INHERITED, *PASSED_ON, *BUILD_ENVIRONMENT) if name in source}
+    env = {name: source[name] for name in (*INHERITED, *PASSED_ON, *BUILD_ENVIRONMENT, *CREDENTIALS) if name in source}
     env[PROCESS] = instance
     return env

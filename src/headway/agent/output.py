@@ -10,6 +10,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from headway.agent.spools import Spool
 from headway.wire.exchange import Output, Progress
 
 PIECE = 32 * 1024
@@ -72,9 +73,10 @@ class Capture:
         limit: int,
         secrets: Iterable[str] = (),
         tee: Callable[[int, bytes, int], None] | None = None,
+        spool: Spool | None = None,
     ) -> None:
         self.task, self.attempt = task, attempt
-        self._tee = tee
+        self._tee, self._spool = tee, spool
         self.mask = Mask(secrets)
         self._half = max(limit // 2, 1)
         self._shipped = 0
@@ -95,6 +97,8 @@ class Capture:
         progress = self._progress(data) if stream == STDOUT else None
         if self._tee is not None and data:
             self._tee(stream, data, at_ms)
+        if self._spool is not None and data:
+            self._spool.write(data)
         if stream == STDERR:
             self.stderr_tail = (self.stderr_tail + data)[-LINE:]
         room = self._half - self._shipped
@@ -113,6 +117,8 @@ class Capture:
         for stream, at, data in self._tail:
             found += self._pieces(stream, data, at)
         self._tail.clear()
+        if self._spool is not None:
+            self._spool.close(cut=self._cut > 0)
         return found
 
     def _pieces(self, stream: int, data: bytes, at_ms: int) -> list[Output]:

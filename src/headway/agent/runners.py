@@ -222,7 +222,9 @@ class Runners:
         capture = runner.captures.get(task)
         if capture is None:
             tee = self._granted.tee(*found) if (found := runner.logged.get(task)) is not None else None
-            capture = runner.captures[task] = Capture(task, attempt, self._terms.max_output, runner.secrets, tee)
+            capture = runner.captures[task] = Capture(
+                task, attempt, self._terms.max_output, runner.secrets, tee, self._granted.spools.open(task, attempt)
+            )
         pieces, progress = capture.feed(stream, data, wall_ms())
         if pieces:
             self._outbox.add("output", pieces)

@@ -83,8 +83,10 @@ from headway.agent.signals import (
     Thaw,
     Tick,
 )
+from headway.agent.spools import Spools
 from headway.agent.tokens import Tokens
 from headway.wire.exchange import decode_orders, encode_msgpack
+from headway.wire.objects import CREDENTIALS
 
 LINK_FD = 3
 PROCESS = "HEADWAY_AGENT_PROCESS"  # marks supervisors, and exchange sides that they started
@@ -121,7 +123,9 @@ class Supervisor:
         if (self.preparations.root / CONTAINERS).exists():
             self.containers.remove_leftovers()
         self.loggers = Loggers(terms, setup.work_dir, {name: value for name, value in env.items() if name != INSTANCE})
-        self.granted = Granted(self.preparations.ready, terms.volumes, self.containers, self.loggers)
+        credentials = {name: os.environ[name] for name in CREDENTIALS if name in os.environ}
+        self.spools = Spools(terms, setup.work_dir, {name: value for name, value in (env | credentials).items() if name != INSTANCE})
+        self.granted = Granted(self.preparations.ready, terms.volumes, self.containers, self.loggers, self.spools)
         spawner = Spawner(env, self.granted, self.places)
         self.executables = Executables(self.loop, self.outbox, spawner, self.places, setup.instance, terms.max_output)
         self.runners = Runners(self.loop, self.outbox, terms, env, self.granted, self.handle)
@@ -208,6 +212,7 @@ class Supervisor:
         self.executables.tick(now)
         self.resuming.tick(now)
         self.loggers.flush()
+        self.spools.tick(now)
         self.handle(Tick(now, self.runners.current()))
 
     def handle(self, *stimuli: Stimulus) -> None:
@@ -268,7 +273,8 @@ class Supervisor:
             self.carriers.ended(pid, status)
             self.containers.ended(pid)
             self.loggers.ended(pid)
-        others = self.containers.pids | self.carriers.pids | self.loggers.pids
+            self.spools.ended(pid, status, boottime())
+        others = self.containers.pids | self.carriers.pids | self.loggers.pids | self.spools.pids
         known = self.runners.pids | self.preparations.pids | others | {self.exchange}
         self.handle(*(ProcessEnded(finished, boottime()) for finished in self.executables.ended(exits, known)))
 

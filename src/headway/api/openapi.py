@@ -133,6 +133,7 @@ TABLE = (
     Route("get", "/v1/tasks/{task_id}/attempts", "Every attempt of a task", list[AttemptView]),
     Route("get", "/v1/tasks/{task_id}/logs", "Output of a task", None, media="application/x-ndjson", parameters=(
         ("follow", _FLAG, "stream until the task ends"), ("raw", _FLAG, "the bytes"),
+        ("whole", _FLAG, "all bytes of an attempt, from the object store"),
         ("attempt", {"type": "integer", "minimum": 0, "maximum": 99_999_999}, "of one attempt only"),
         ("stream", {"type": "string", "enum": ["stdout", "stderr"]}, "one stream only"))),
     Route("post", "/v1/tasks/{task_id}/cancel", "Cancel a task", TaskView),

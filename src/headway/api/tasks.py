@@ -170,11 +170,11 @@ async def retry(request: Http, task_id: str) -> Response[bytes]:
 
 @get("/v1/tasks/{task_id:str}/logs")
 async def logs(request: Http, task_id: str) -> Response[bytes] | Stream:
-    """stdout and stderr as NDJSON of LogLine; `follow=1` streams until the task ends, `raw=1` gives the bytes."""
+    """stdout and stderr as NDJSON of LogLine; `follow=1` streams to the end, `raw=1` gives the bytes, `whole=1` what was cut too."""
     caller = await caller_of(request, *TASKS)
     core, task = core_of(request), id_of(task_id)
     await may_see(core, caller, task)
-    await one(core, task, caller.scope)
+    row = await one(core, task, caller.scope)
     stream = request.query_params.get("stream")
     if stream not in (None, "stdout", "stderr"):
         raise InvalidInput(f"stream: {stream[:20]!r} is unknown", field="stream", hint="stdout or stderr")
@@ -184,6 +184,9 @@ async def logs(request: Http, task_id: str) -> Response[bytes] | Stream:
         raise InvalidInput(f"attempt: {attempt[:20]!r} is not a number", field="attempt")
     raw = request.query_params.get("raw") in ("1", "true")
     follow = request.query_params.get("follow") in ("1", "true")
+    if request.query_params.get("whole") in ("1", "true"):
+        found = await core.outputs.whole(task, int(attempt) if attempt else row["attempt"])
+        return Stream(found, media_type="application/octet-stream")
     pieces = read_output(core, task, caller.scope, int(attempt) if attempt else None, number, follow=follow)
     kind = "application/octet-stream" if raw else "application/x-ndjson"
     return Stream(_raw(pieces) if raw else _lines(pieces), media_type=kind)

@@ -37,6 +37,7 @@ def logs(
     stream: Annotated[str | None, typer.Option("--stream", help="Only stdout or stderr.")] = None,
     timestamps: Annotated[bool, typer.Option("--timestamps", "-t", help="Time, attempt and stream before each line.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="The bytes as they were written.")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="What was cut too, if the operator keeps it.")] = False,
 ) -> None:
     """Print what a task wrote. Its stderr comes on stderr."""
     from headway.cli.session import talk, task_path
@@ -45,8 +46,8 @@ def logs(
 
     async def look(server: Server) -> None:
         path = task_path(task_id, "logs")
-        if raw:
-            async for piece in server.pieces(path, raw=1, **query):
+        if raw or whole:
+            async for piece in server.pieces(path, raw=1, whole=1 if whole else None, **query):
                 sys.stdout.buffer.write(piece)
                 sys.stdout.buffer.flush()
             return

@@ -41,6 +41,7 @@ from headway.control.leader import Leader
 from headway.control.notifier import Notifier
 from headway.control.once import Once
 from headway.control.outlook import Outlook
+from headway.control.outputs import Outputs
 from headway.control.planner import Planner
 from headway.control.predictions import Predictions, Sampler
 from headway.control.preemption import Preemption
@@ -91,6 +92,7 @@ class Core:
         self.secrets = Secrets(database, self.definitions, Path(settings.secrets_key or Path(settings.data_dir) / "secrets.key"))
         self.contents = Contents(database, self.definitions, self.secrets)
         self.once = Once(database)
+        self.outputs = Outputs(settings.output_store)
         self.drafts = Drafts(self.definitions, self.tenants, self.contents)
         self.fleet = Fleet(database)
         self.ids = IdSource(database, clock, holder)
