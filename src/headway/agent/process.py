@@ -134,8 +134,8 @@ class Spawner:
         """The command line that runs `argv` in the sandbox."""
         box, scratch = self._places.box()
         process.shown = self.granted.shown(process.order.definition, definition)
-        for what, path in (("program", argv[0]), ("working directory", definition.workdir or WORK)):
-            if not box.visible(path) and not any(f"{path}/".startswith(f"{shown}/") for shown in process.shown):
+        for what, path in (("program", argv[0]), ("working directory", definition.workdir)):
+            if path and not box.visible(path) and not any(f"{path}/".startswith(f"{shown}/") for shown in process.shown):
                 raise NotStartable(
                     f"the {what} {path!r} is not visible inside the sandbox: upload it with the task, or let the operator "
                     "add its folder to the agent's sandbox_paths"

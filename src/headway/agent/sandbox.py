@@ -58,7 +58,7 @@ class Sandbox:
         for path in (*shown, *sources):
             self._make_reachable(folder, path)
         self._fixed += self._show(shown)
-        self._shown = tuple(f"{path.rstrip('/')}/" for path in (*SYSTEM, *shown, WORK, "/tmp"))
+        self._shown = tuple(f"{path.rstrip('/')}/" for path in (*SYSTEM, *shown))
 
     def _make_reachable(self, folder: str, path: str) -> None:
         """Slots' users may not be able to walk to it: then there is another way, for them alone."""
@@ -88,7 +88,7 @@ class Sandbox:
             _call("mount", os.fsencode(path), os.fsencode(there), None, MS_BIND | MS_REC, None)
 
     def visible(self, path: str) -> bool:
-        """Whether there is something at this path inside."""
+        """Whether what the host has at this path is there inside too."""
         return f"{path}/".startswith(self._shown)
 
     def command(
@@ -112,8 +112,8 @@ class Sandbox:
             self._bwrap, *NAMESPACES, *network,
             "--die-with-parent", "--uid", str(USER), "--gid", str(USER), "--hostname", "task",
             *self._fixed, "--ro-bind", hosts or self.hosts, "/etc/hosts",
-            "--proc", "/proc", "--dev", "/dev", "--bind", private_tmp, "/tmp", "--symlink", "/tmp", "/var/tmp",
-            *self._show(shown), "--bind", directory, WORK, "--chdir", chdir,
+            "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm", "--remount-ro", "/dev", "--bind", private_tmp, "/tmp", "--symlink", "/tmp", "/var/tmp",
+            *self._show(shown), "--bind", directory, WORK, "--remount-ro", "/", "--chdir", chdir,
             *(("--json-status-fd", str(status_fd)) if status_fd is not None else ()), "--seccomp", str(filter_fd), "--", *argv,
         ]  # fmt: skip
 
