@@ -170,6 +170,11 @@ class Frames:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
+    @property
+    def announced(self) -> int:
+        size: int = _LENGTH.unpack_from(self._buffer)[0] if len(self._buffer) >= 4 else 0
+        return size
+
     def feed(self, data: bytes) -> Iterator[bytes]:
         self._buffer += data
         at, end = 0, len(self._buffer)
@@ -200,6 +205,11 @@ class Channel:
         except ConnectionError:
             return None
         return list(self._frames.feed(data)) if data else None
+
+    @property
+    def announced(self) -> int:
+        """The size of a frame that has not arrived whole."""
+        return self._frames.announced
 
     def drain(self) -> list[bytes]:
         """All frames that are there, up to the end or to what has not arrived."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from headway.agent.excess import OUTCOMES, said
 from headway.agent.local_queue import Amounts, Estimate, LocalQueue, Recipe, minus, plus
 from headway.agent.pool import Pool
 from headway.agent.preparing import Preparing
@@ -40,6 +41,7 @@ from headway.agent.signals import (
     Tick,
 )
 from headway.agent.steering import Steering
+from headway.domain import isolation
 from headway.domain.content import needs_preparation, runner_kind
 from headway.domain.languages import PYTHON
 from headway.domain.lifecycle import Outcome
@@ -187,7 +189,7 @@ class Machine:
         what = definition.function
         estimate = self._estimates.setdefault(what, Estimate()) if what else Estimate()
         need = definition.resources.amounts()
-        kind = runner_kind(definition)
+        kind = isolation.runner_kind(runner_kind(definition), definition)
         if definition.content.secrets and kind.partition("+")[0] != PYTHON.name:
             kind = kind and f"{kind}#{number}"  # started with secrets: for nobody else, whatever their names
         self.recipes[number] = Recipe(definition, need, definition.cap_ms / 1000, kind, estimate)
@@ -292,6 +294,8 @@ class Machine:
                 self.tell(
                     current, Outcome.PRE_EMPTED, ErrorInfo("PreEmpted", "its runner was ended for another task"), s.started_ms
                 )
+            elif s.excess is not None:
+                self.tell(current, OUTCOMES[s.excess.what], ErrorInfo(*said(s.excess), "", s.excess), s.started_ms)
             else:
                 self.tell(current, Outcome.RUNNER_CRASHED, ErrorInfo("RunnerCrashed", s.why), s.started_ms)
         self.requeue(rest)

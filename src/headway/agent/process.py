@@ -12,6 +12,7 @@ import msgspec
 
 from headway.agent import tree
 from headway.agent.contain import NOTE as OUT_OF_MEMORY
+from headway.agent.excess import OUTCOMES, said
 from headway.agent.granted import Granted
 from headway.agent.interpreters import NotStartable
 from headway.agent.output import Capture
@@ -24,7 +25,6 @@ from headway.agent.tokens import Tokens, waits_for
 from headway.domain.isolation import EVERYTHING
 from headway.domain.lifecycle import Outcome
 from headway.domain.task import Definition
-from headway.domain.units import size_text
 from headway.wire.exchange import Dependencies, ErrorInfo, Excess, Finished, Order
 
 INSTANCE = "HEADWAY_AGENT_INSTANCE"  # marks every process that tasks of this agent started
@@ -33,7 +33,6 @@ RESULT_LIMIT = 4 * 2**20
 READ = 64 * 1024
 TRY_LATER, REQUEUE = 75, 85
 INSIDE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-OUTCOMES = {"memory": Outcome.OUT_OF_MEMORY, "processes": Outcome.TOO_MANY_PROCESSES, "disk": Outcome.DISK_FULL}
 
 
 class Usage(NamedTuple):
@@ -280,15 +279,6 @@ def exit_code(status: int, *, isolated: bool) -> int:
     """Negative for a signal. The sandbox says 128 + the signal's number, as shells do."""
     code = os.waitstatus_to_exitcode(status)
     return 128 - code if isolated and 128 < code < 128 + signal.SIGRTMIN else code
-
-
-def said(excess: Excess) -> tuple[str, str]:
-    """The type and the message of an error: what was used and what was allowed."""
-    if excess.what == "memory":
-        return "OutOfMemory", f"used more than the {size_text(excess.allowed)} of memory it was allowed"
-    if excess.what == "processes":
-        return "TooManyProcesses", f"tried to have more than the {excess.allowed:g} processes it was allowed"
-    return "DiskFull", f"wrote {size_text(excess.used)} into its folder and was allowed {size_text(excess.allowed)}"
 
 
 def not_started(process: Process, why: str, now_ms: int) -> Finished:

@@ -8,7 +8,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -16,17 +16,22 @@ import msgspec
 from headway.agent import tree
 from headway.agent.clock import boottime, wall_ms
 from headway.agent.granted import Granted
+from headway.agent.guard import LARGEST, Forged, checked
 from headway.agent.interpreters import NotStartable
 from headway.agent.link import SHARED_FD, SOCKET_FD, Channel, Terms
 from headway.agent.local_queue import Recipe
 from headway.agent.loop import Loop
 from headway.agent.output import STDERR, STDOUT, Capture
+from headway.agent.places import Place
 from headway.agent.process import read_available
 from headway.agent.reports import Outbox
+from headway.agent.runner_box import RunnerBoxes
 from headway.agent.signals import RunnerDid, RunnerEnded, RunnerGaveBack, RunnerReady, Stimulus
 from headway.agent.tokens import Tokens
 from headway.agent.warm import runner_command
+from headway.domain.isolation import ISOLATED
 from headway.domain.task import Definition
+from headway.logs import log
 from headway.wire.exchange import Order, Progress
 
 _TWO = struct.Struct("qq")
@@ -48,6 +53,7 @@ class RunnerProcess:
         self.logged: dict[int, tuple[Order, Definition]] = {}  # tasks whose output also goes to a logger
         self.last_words = b""
         self.writing = False
+        self.place: Place | None = None  # of an isolated one
 
     def current(self) -> tuple[int, float]:
         """How many tasks it has begun, and when the last (CLOCK_BOOTTIME)."""
@@ -63,9 +69,11 @@ class Runners:
         terms: Terms,
         env: dict[str, str],
         granted: Granted,
+        boxes: RunnerBoxes,
         handle: Callable[[Stimulus], None],
     ) -> None:
         self._loop, self._outbox, self._terms, self._granted, self._handle = loop, outbox, terms, granted, handle
+        self._boxes = boxes
         self._env = {**env, **{name: os.environ[name] for name in PASSED_ON if name in os.environ}}
         self._by_number: dict[int, RunnerProcess] = {}
         self._by_pid: dict[int, RunnerProcess] = {}
@@ -80,7 +88,7 @@ class Runners:
     def start(self, number: int, kind: str, definition: int | None, recipes: dict[int, Recipe]) -> None:
         """Start a runner; one of another language, or with packages of its own, as the definition needs it."""
         try:
-            env = self._environment(kind, definition, recipes)
+            env = self._environment(kind.partition(ISOLATED)[0], definition, recipes)
         except NotStartable as error:
             self._handle(RunnerEnded(number, 0, wall_ms(), str(error), boottime()))
             return
@@ -92,26 +100,26 @@ class Runners:
         folder = recipes[definition].definition.workdir if definition is not None else ""
         # Targets 3 and 4 may be sources too: both are first moved out of the way.
         high = [os.dup(theirs.fileno()), os.dup(shared_fd)]
-        pid = os.posix_spawn(
-            sys.executable,
-            [sys.executable, "-P", "-c", *self._words(kind, folder)],
-            env,
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_DUP2, child_stdout, 1),
-                (os.POSIX_SPAWN_DUP2, child_stderr, 2),
-                (os.POSIX_SPAWN_DUP2, high[0], SOCKET_FD),
-                (os.POSIX_SPAWN_DUP2, high[1], SHARED_FD),
-            ],
-            setsid=True,
-            setsigmask=(),
-            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
-        )
+        words, place = self._words(kind.partition(ISOLATED)[0], folder), None
+        try:
+            if ISOLATED in kind and definition is not None:
+                of, fds = recipes[definition].definition, (child_stdout, child_stderr, high[0], high[1])
+                pid, place = self._boxes.start(definition, of, words, env, fds)
+            else:
+                pid = _spawn(words, env, child_stdout, child_stderr, high)
+        except (NotStartable, OSError) as error:
+            for fd in (shared_fd, stdout, stderr, child_stdout, child_stderr, *high):
+                os.close(fd)
+            ours.close()
+            theirs.close()
+            self._handle(RunnerEnded(number, 0, wall_ms(), str(error), boottime()))
+            return
         shared = mmap.mmap(shared_fd, mmap.PAGESIZE)
         for fd in (shared_fd, child_stdout, child_stderr, *high):
             os.close(fd)
         theirs.close()
         runner = RunnerProcess(number, pid, ours, shared, (stdout, stderr))
+        runner.place = place
         self._by_number[number] = self._by_pid[pid] = runner
         self._loop.add(ours.fileno(), lambda: self._readable(runner))
         for stream, fd in ((STDOUT, stdout), (STDERR, stderr)):
@@ -140,6 +148,8 @@ class Runners:
 
     def give(self, number: int, orders: list[Order], recipes: dict[int, Recipe]) -> None:
         runner = self._by_number[number]
+        if runner.place is not None and orders:
+            self._boxes.relimit(runner.place, recipes[orders[0].definition].definition)
         new = {order.definition for order in orders} - runner.defined
         runner.defined |= new
         definitions = {}
@@ -164,7 +174,12 @@ class Runners:
     def end(self, number: int, *, force: bool) -> None:
         if (runner := self._by_number.get(number)) is None:
             return
-        if force:
+        if runner.place is not None:
+            if not force:
+                tree.send(self._boxes.members(runner.place, runner.pid), signal.SIGTERM)
+            elif not self._boxes.kill(runner.place):
+                tree.kill([runner.pid], None)
+        elif force:
             tree.kill([runner.pid], None)
         else:
             tree.terminate([runner.pid], None)
@@ -189,8 +204,20 @@ class Runners:
         if frames is None:
             self._loop.remove(runner.channel.sock.fileno())  # its exit status tells the rest
             return
-        for body in frames:
-            self._heard(runner, _decode(body))
+        self._hear(runner, frames)
+
+    def _hear(self, runner: RunnerProcess, frames: list[bytes]) -> None:
+        """An isolated runner is believed only what it can know; one that says more is ended."""
+        try:
+            for body in frames:
+                self._heard(runner, _decode(body) if runner.place is None else checked(body, self.batch_of(runner.number)))
+            if runner.place is not None and runner.channel.announced > LARGEST:
+                raise Forged("a message that never ends")
+        except Forged as error:
+            log("agent.runner_forged", level="error", runner=runner.number, why=str(error))
+            runner.last_words = f"it was ended for saying what is not a runner's to say: {error}".encode()
+            self._loop.remove(runner.channel.sock.fileno())
+            self.end(runner.number, force=True)
 
     def _heard(self, runner: RunnerProcess, message: list[Any]) -> None:
         kind, number, now = message[0], runner.number, boottime()
@@ -257,7 +284,9 @@ class Runners:
             self._capture(runner, current[0], current[1], stream, data)
 
     tokens: Tokens  # set by the supervisor, who gets their key
-    running_task: Callable[[int], tuple[int, int] | None]  # set by the supervisor: the machine knows
+    # Set by the supervisor, for the machine knows: the task that a runner is in the middle of, and its batch.
+    running_task: Callable[[int], tuple[int, int] | None]
+    batch_of: Callable[[int], Sequence[Order]]
 
     # --- ending
 
@@ -271,7 +300,8 @@ class Runners:
         begun, since = runner.current()
         self._close(runner)
         started_ms = wall_ms() - round((boottime() - since) * 1000)
-        self._handle(RunnerEnded(runner.number, begun, started_ms, _why(status, runner.last_words), boottime()))
+        excess = self._boxes.leave(runner.place) if runner.place is not None else None
+        self._handle(RunnerEnded(runner.number, begun, started_ms, _why(status, runner.last_words), boottime(), excess))
 
     def _read_pipes(self, runner: RunnerProcess) -> None:
         for stream, fd in zip((STDOUT, STDERR), runner.pipes, strict=True):
@@ -280,8 +310,7 @@ class Runners:
 
     def _drain(self, runner: RunnerProcess) -> None:
         self._read_pipes(runner)
-        for body in runner.channel.drain():
-            self._heard(runner, _decode(body))
+        self._hear(runner, runner.channel.drain())
         for capture in runner.captures.values():
             if last := capture.close(wall_ms()):
                 self._outbox.add("output", last)
@@ -298,8 +327,28 @@ class Runners:
         """Forget everything: it has been killed."""
         for runner in self._by_pid.values():
             self._close(runner)
+            if runner.place is not None:
+                self._boxes.leave(runner.place)
         self._by_pid.clear()
         self._by_number.clear()
+
+
+def _spawn(words: list[str], env: dict[str, str], stdout: int, stderr: int, high: list[int]) -> int:
+    return os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-P", "-c", *words],
+        env,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, stdout, 1),
+            (os.POSIX_SPAWN_DUP2, stderr, 2),
+            (os.POSIX_SPAWN_DUP2, high[0], SOCKET_FD),
+            (os.POSIX_SPAWN_DUP2, high[1], SHARED_FD),
+        ],
+        setsid=True,
+        setsigmask=(),
+        setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
+    )
 
 
 def _why(status: int, last_words: bytes) -> str:

@@ -112,9 +112,11 @@ class Sandbox:
             self._bwrap, *NAMESPACES, *network,
             "--die-with-parent", "--uid", str(USER), "--gid", str(USER), "--hostname", "task",
             *self._fixed, "--ro-bind", hosts or self.hosts, "/etc/hosts",
-            "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm", "--remount-ro", "/dev", "--bind", private_tmp, "/tmp", "--symlink", "/tmp", "/var/tmp",
+            "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
+            "--bind", private_tmp, "/tmp", "--symlink", "/tmp", "/var/tmp",
             *self._show(shown), "--bind", directory, WORK, "--remount-ro", "/", "--chdir", chdir,
-            *(("--json-status-fd", str(status_fd)) if status_fd is not None else ()), "--seccomp", str(filter_fd), "--", *argv,
+            *(("--json-status-fd", str(status_fd)) if status_fd is not None else ()),
+            "--seccomp", str(filter_fd), "--", *argv,
         ]  # fmt: skip
 
     @property

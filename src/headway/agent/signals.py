@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from headway.domain.lifecycle import Outcome
 from headway.domain.task import Definition
-from headway.wire.exchange import Cancel, Control, Finished, Notice, Order, Ref, Started
+from headway.wire.exchange import Cancel, Control, Excess, Finished, Notice, Order, Ref, Started
 
 # --- stimuli -----------------------------------------------------------------------------------------------------------
 
@@ -74,6 +74,7 @@ class RunnerEnded:
     started_ms: int
     why: str
     now: float
+    excess: Excess | None = None  # it was ended for a limit
 
 
 @dataclass(slots=True)

@@ -55,6 +55,7 @@ from headway.agent.prepare import CONTAINERS
 from headway.agent.process import INSTANCE, Spawner, clean_environment
 from headway.agent.reports import Outbox
 from headway.agent.resuming import Resuming
+from headway.agent.runner_box import RunnerBoxes
 from headway.agent.runners import Runners
 from headway.agent.signals import (
     AskBack,
@@ -128,8 +129,9 @@ class Supervisor:
         self.granted = Granted(self.preparations.ready, terms.volumes, self.containers, self.loggers, self.spools)
         spawner = Spawner(env, self.granted, self.places)
         self.executables = Executables(self.loop, self.outbox, spawner, self.places, setup.instance, terms.max_output)
-        self.runners = Runners(self.loop, self.outbox, terms, env, self.granted, self.handle)
+        self.runners = Runners(self.loop, self.outbox, terms, env, self.granted, RunnerBoxes(self.places, self.granted), self.handle)
         self.runners.running_task = self._running_task
+        self.runners.batch_of = lambda number: self.machine.pool.runners[number].batch if number in self.machine.pool.runners else ()
         self.tokens = spawner.tokens = self.runners.tokens = Tokens(terms.url, terms.tls_ca)
         self.carriers = Carriers(terms, setup.work_dir, env)
         self.resuming = Resuming(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 LEVELS = ("none", "sandbox", "container")  # each holds what the one before it holds; its name is the label of nodes that have it
 EVERYTHING = "all"
+ISOLATED = "@"  # in a runner's kind: after it stand its tenant, and what it may reach
 GRANTS = 64
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 
@@ -91,6 +92,13 @@ def _inside(host: str, network: str) -> bool:
         return ipaddress.ip_address(host) in ipaddress.ip_network(network.strip("[]"), strict=False)
     except ValueError:
         return False
+
+
+def runner_kind(kind: str, definition: Definition) -> str:
+    """The kind of runner that may call it: warm runners of an isolated tenant are shared only by what sees and reaches the same."""
+    if not kind or definition.isolation != "sandbox":
+        return kind
+    return f"{kind}{ISOLATED}{definition.tenant}:{','.join(definition.network)}:{','.join(definition.content.volumes)}"
 
 
 def confine(definition: Definition, tenant: int, *, least: str = "none", allowed: Sequence[str] = (EVERYTHING,)) -> Definition:

@@ -1,0 +1,79 @@
+"""Functions of tenants that require isolation: in warm runners inside a sandbox, one tenant to a runner (H3 H11)."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.domain.lifecycle import Outcome
+from tests.support.confined import MIB, ROOM, confining, need_groups, need_sandbox
+from tests.support.scripted_server import ScriptedServer
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedServer]:
+    need_sandbox(tmp_path_factory.mktemp("probe"))
+    with confining(tmp_path_factory.mktemp("agent"), paths=[str(Path(__file__).parent)]) as (running, _):
+        yield running
+
+
+def order(server: ScriptedServer, name: str, *args: Any, tenant: int = 7) -> tuple[int, int]:
+    definition = server.define(function=f"hostile_functions:{name}", isolation="sandbox", tenant=tenant, resources=ROOM)
+    return server.order(definition, list(args))
+
+
+def call(server: ScriptedServer, name: str, *args: Any, tenant: int = 7) -> Any:
+    ref = order(server, name, *args, tenant=tenant)
+    server.wait(lambda: ref in server.finished)
+    assert server.outcome(ref) is Outcome.SUCCEEDED, server.error(ref)
+    return json.loads(server.finished[ref].result or b"null")
+
+
+def test_a_function_runs_in_the_sandbox_and_its_runner_stays_warm(server: ScriptedServer) -> None:
+    first, second = call(server, "where"), call(server, "where")
+    assert first == second
+    assert (first["uid"], first["seccomp"], first["cwd"], first["caps"]) == (1000, "2", "/task", "0" * 16)
+
+
+def test_two_tenants_never_share_a_runner(server: ScriptedServer) -> None:
+    assert call(server, "remember", "secret of 7", tenant=7) == ["secret of 7"]
+    assert call(server, "remember", None, tenant=8) == []
+    assert call(server, "remember", None, tenant=7) == ["secret of 7"]
+
+
+def test_it_reaches_nothing_outside(server: ScriptedServer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        assert call(server, "reach", listening.getsockname()[1]) == "no"
+
+
+def test_a_function_above_its_memory_ends_as_out_of_memory_and_the_next_one_runs(server: ScriptedServer) -> None:
+    need_groups()
+    ref = order(server, "grow", 600 * MIB)
+    server.wait(lambda: ref in server.finished)
+    assert server.outcome(ref) is Outcome.OUT_OF_MEMORY
+    assert server.error(ref)["excess"]["what"] == "memory"
+    assert call(server, "grow", 10 * MIB) == 10 * MIB
+
+
+def test_a_runner_that_reports_the_task_of_another_is_ended_and_not_believed(server: ScriptedServer) -> None:
+    victim = server.order(server.define(command=("sleep", "600"), resources=ROOM))
+    server.wait(lambda: any((one.id, one.attempt) == victim for one in server.started))
+    ref = order(server, "forge", victim[0])
+    server.wait(lambda: ref in server.finished)
+    assert server.outcome(ref) is Outcome.RUNNER_CRASHED
+    assert victim not in server.finished
+    server.cancel(victim, grace_s=0)
+    server.wait(lambda: victim in server.finished)
+    assert server.outcome(victim) is Outcome.CANCELLED
+
+
+def test_nonsense_on_its_socket_ends_the_runner_and_nobody_else(server: ScriptedServer) -> None:
+    ref = order(server, "babble", "x")
+    server.wait(lambda: ref in server.finished)
+    assert server.outcome(ref) in (Outcome.RUNNER_CRASHED, Outcome.SUCCEEDED)
+    assert call(server, "grow", 5) == 5
