@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from headway import Client
+from tests.support.confined import need_sandbox
 from tests.support.upped import Upped, upped
 
 AGAIN = {"attempts": 4, "retry": {"interval": 0.05, "backoff": 1, "jitter": 0}, "resources": {"cpus": 0.1}}
@@ -23,7 +24,8 @@ VALUES = Path(__file__).with_name("checkpoint_functions.py")
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upped]:
-    with upped(tmp_path_factory.mktemp("up") / "data", HEADWAY_MAX_CHECKPOINT="2MiB") as running:
+    settings = {"HEADWAY_MAX_CHECKPOINT": "2MiB", "HEADWAY_LABELS": "isolation.sandbox=yes"}
+    with upped(tmp_path_factory.mktemp("up") / "data", **settings) as running:
         yield running
 
 
@@ -66,6 +68,13 @@ def test_what_a_program_left_in_its_folder_is_there_in_the_next_attempt(hw):
 
 def test_exit_code_85_goes_on_from_the_checkpoint_and_uses_no_attempt(hw):
     handle = shell(hw, COUNT, "85", attempts=1)
+    assert handle.wait(timeout=60).state == "succeeded"
+    assert outcomes(hw, handle.id) == ["requeued", "requeued", "requeued", "succeeded"]
+
+
+def test_a_folder_of_a_sandboxed_program_comes_back_as_its_own(hw, tmp_path):
+    need_sandbox(tmp_path)
+    handle = shell(hw, COUNT, "85", isolation="sandbox")
     assert handle.wait(timeout=60).state == "succeeded"
     assert outcomes(hw, handle.id) == ["requeued", "requeued", "requeued", "succeeded"]
 

@@ -194,3 +194,9 @@ def test_cancelling_a_waiting_parent_ends_the_processes_of_its_subtasks(hw, tmp_
     (child,) = handle.view().subtasks
     assert hw.handle(child).wait(timeout=30).state == "cancelled"
     assert not os.path.exists(f"/proc/{number}")
+
+
+def test_a_wait_for_nothing_is_a_mistake_outside_a_task(up):
+    done = up.headway("wait")
+    assert done.returncode == 64
+    assert "name at least one task" in done.stderr

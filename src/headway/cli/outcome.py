@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headway.cli.terminal import Terminal, command, group, table
-from headway.errors import InvalidInput
 
 if TYPE_CHECKING:
     from headway.cli.session import Server
@@ -27,7 +26,11 @@ REQUEUE = 85
 @command(
     app,
     "wait",
-    examples=["headway wait 1234567890123456789", "headway wait $A $B --timeout 10m && echo both went well"],
+    examples=[
+        "headway wait 1234567890123456789",
+        "headway wait $A $B --timeout 10m && echo both went well",
+        "headway wait || exit",
+    ],
 )
 def wait(
     terminal: Terminal, ids: Annotated[list[str] | None, typer.Argument(metavar="[ID...]")] = None, timeout: Timeout = None
@@ -45,7 +48,7 @@ def wait(
         inside = None if timeout is not None else server.inside
         asked = ids or (inside.children if inside is not None else [])
         if not asked:
-            raise InvalidInput("no task is named", hint="headway wait ID...")
+            raise typer.BadParameter("name at least one task", param_hint="ID")
         trees: list[str] = []
         wanted = [task for one in asked for task in await _tasks_of(server, one, trees)]
         deadline = None if limit is None else time.monotonic() + limit
