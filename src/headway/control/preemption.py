@@ -31,6 +31,7 @@ from headway.store.queries import query
 
 LOOK_S = 0.25
 PATIENCE_S = 0.2  # the planner has had its chance
+VAIN_S = 2.0  # after a look that found nobody to stop; a new urgent task is looked at all the same
 RELOAD_S = 10.0  # how often to look for loans nobody here remembers
 GRACE_S = 5.0  # for a checkpoint
 BREATH_S = 0.3  # before a victim goes on: the planner may not have read on to the next urgent task yet
@@ -70,6 +71,7 @@ class Preemption:
     clock: Clock
     wake: Callable[[], None] = lambda: None
     _lent: set[int] = field(default_factory=set)  # tasks that others stopped for
+    _vain: tuple[float, frozenset[int]] = (0.0, frozenset())  # until when not to look again, and who is late in vain
     _over: dict[int, float] = field(default_factory=dict)  # loans that nobody needs any more, since when
     _epoch: int = -1
     _reloaded: float = 0.0
@@ -88,8 +90,9 @@ class Preemption:
         if self._lent or self._over or epoch != self._epoch or now - self._reloaded > RELOAD_S:
             self._epoch, self._reloaded = epoch, now
             late = await self._give_back(late)
-        if late:
-            await self._make_room(late)
+        if late and (now >= self._vain[0] or any(w.late.urgent and w.late.id not in self._vain[1] for w in late)):
+            found = await self._make_room(late)
+            self._vain = (0.0 if found else now + VAIN_S, frozenset(w.late.id for w in late))
         return BREATH_S / 3 if self._over else LOOK_S
 
     # Who is late
@@ -112,17 +115,21 @@ class Preemption:
 
     # Making room
 
-    async def _make_room(self, late: list[Waiting]) -> None:
+    async def _make_room(self, late: list[Waiting]) -> bool:
+        """Whether anybody was stopped."""
+        found = False
         spaces = self.planner.spaces()
         wide = [waiting for waiting in late if waiting.late.id not in self._lent]
         nodes = [s.node for s in spaces if s.accepting and any(fits(w.late.asked, s.capacity) for w in wide)][:MOST_NODES]
         if not nodes:
-            return
+            return False
         candidates, attempts = await self._candidates(nodes)
         for waiting in wide:
             choice = choose(waiting.late, [s for s in spaces if s.node in nodes], candidates) if candidates else None
             if choice is not None and await self._stop(choice, waiting, attempts):
+                found = True
                 candidates = [c for c in candidates if c.node != choice.node]  # its room has changed: next round
+        return found
 
     async def _candidates(self, nodes: list[int]) -> tuple[list[Candidate], dict[int, int]]:
         async with self.database.hot() as connection:
