@@ -145,6 +145,7 @@ def describe(task: TaskView, attempts: list[AttemptView]) -> str:
                 ("id", task.id),
                 ("name", task.name),
                 ("state", paint(task.state) + (" (cancelling)" if task.cancelling else "")),
+                ("paused", f"since {when(task.paused_since)}" if task.paused_since else None),
                 ("runs", task.what),
                 ("labels", labels),
                 ("tenant", task.tenant),

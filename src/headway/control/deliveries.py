@@ -26,7 +26,7 @@ from headway.store.queries import query
 
 LOOK_S = 5.0
 PAUSE_S = 0.5  # after the database failed
-EACH = 4  # messages on the way to one endpoint
+EACH = 8  # messages on the way to one endpoint; a claim may take it a little above
 
 _CLAIM = query("webhook.claim")
 _NEXT = query("webhook.next_due")

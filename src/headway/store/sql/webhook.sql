@@ -73,9 +73,10 @@ join webhook w on w.id = r.webhook
 on conflict (webhook, message) do nothing;
 
 -- name: claim
--- Messages that are due, the oldest first, not for endpoints that are busy; nobody else takes them before $2 seconds are over.
-with due as (
-    select d.id from delivery d join webhook w on w.id = d.webhook and w.enabled
+-- Messages that are due, the oldest first, not for endpoints that are busy; nobody else takes them before $2 seconds are over. This and
+-- what follows need not wait for the disk: what a crash forgets is delivered once more.
+with relaxed as materialized (select set_config('synchronous_commit', 'off', true)), due as (
+    select d.id from relaxed, delivery d join webhook w on w.id = d.webhook and w.enabled
     where d.state = 0 and d.due_at <= clock_timestamp() and d.webhook <> all ($3::int[])
     order by d.due_at limit $1 for update of d skip locked
 )
@@ -89,7 +90,8 @@ select extract(epoch from d.due_at - clock_timestamp())::float8 from delivery d 
 where d.state = 0 order by d.due_at limit 1;
 
 -- name: delivered
-update delivery set state = 1, ended_at = clock_timestamp(), status = $2, error = null where id = $1 and state = 0;
+with relaxed as materialized (select set_config('synchronous_commit', 'off', true))
+update delivery d set state = 1, ended_at = clock_timestamp(), status = $2, error = null from relaxed where d.id = $1 and d.state = 0;
 
 -- name: failed
 -- To be tried again after $4 seconds, or dead when that is null.
