@@ -87,3 +87,12 @@ def test_tenants_share_no_prepared_place(server: ScriptedServer) -> None:
     refs = [prepared(server, "echo made > made", 'echo "$HEADWAY_PREPARED"', tenant=tenant) for tenant in (7, 8, 7)]
     places = [server.text(ref) for ref in refs]
     assert places[0] == places[2] != places[1]
+
+
+def test_a_command_that_wants_everything_gets_no_more_than_a_task(server: ScriptedServer) -> None:
+    """Memory without end, and processes without end: both end, are told, and the node goes on."""
+    hog = prepared(server, "tail /dev/zero > made", tenant=9)
+    assert server.outcome(hog) is Outcome.NOT_STARTABLE
+    bomb = prepared(server, "bomb() { bomb | bomb & }; bomb; sleep 2; echo survived > made", tenant=9)
+    assert server.outcome(bomb) in (Outcome.NOT_STARTABLE, Outcome.SUCCEEDED)
+    assert server.text(prepared(server, "echo fine > made", tenant=9)) == "fine\n"

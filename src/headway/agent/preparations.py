@@ -12,13 +12,19 @@ import signal
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
+from threading import Semaphore
+from typing import NamedTuple
 
 import msgspec
 
+from headway.agent.cgroups import Limits
 from headway.agent.clock import boottime
 from headway.agent.link import Terms
+from headway.agent.places import OWN_PROCESSES, Place, Places
 from headway.agent.prepare import READY, Answer, Job
 from headway.agent.signals import Prepared, Stimulus
+from headway.agent.slots import Slot
+from headway.domain.resources import GIB
 from headway.domain.task import Definition
 from headway.logs import log
 
@@ -33,16 +39,30 @@ PASSED_ON = (
 )  # fmt: skip
 
 
+class Running(NamedTuple):
+    """A preparation that is being made."""
+
+    number: int  # of the definition
+    answer: int  # where its answer comes
+    place: Place | None  # with limits, if its commands are not trusted
+
+
 class Preparations:
     def __init__(
-        self, terms: Terms, work_dir: str, env: dict[str, str], engine: list[str], handle: Callable[[Stimulus], None]
+        self,
+        terms: Terms,
+        work_dir: str,
+        env: dict[str, str],
+        engine: list[str],
+        places: Places,
+        handle: Callable[[Stimulus], None],
     ) -> None:
-        self._terms, self._env, self._engine, self._handle = terms, env, engine, handle
+        self._terms, self._env, self._engine, self._places, self._handle = terms, env, engine, places, handle
         self.root = Path(work_dir) / "prepared"
         self.ready: dict[int, Answer] = {}
         self.in_use: Callable[[], Collection[int]] = tuple  # set by the supervisor: definitions whose tasks are held
         self._waiting: dict[int, Definition] = {}
-        self._running: dict[int, tuple[int, int]] = {}  # process -> (definition, where its answer comes)
+        self._running: dict[int, Running] = {}  # by process
         self._removing: set[int] = set()
         self._sizes = self._found()
 
@@ -60,7 +80,7 @@ class Preparations:
         self._start()
 
     def _start(self) -> None:
-        busy = {number for number, _ in self._running.values()}
+        busy = {running.number for running in self._running.values()}
         for number in [number for number in self._waiting if number not in busy][: MOST - len(self._running)]:
             self._launch(number, self._waiting.pop(number))
 
@@ -85,8 +105,10 @@ class Preparations:
         os.write(told, msgspec.msgpack.encode(job))
         os.lseek(told, 0, os.SEEK_SET)
         answer, child_answer = os.pipe()
-        try:
-            pid = os.posix_spawn(
+        place = self._limited(definition)
+
+        def spawn() -> int:
+            return os.posix_spawn(
                 sys.executable,
                 [sys.executable, "-P", "-c", _START],
                 self._env,
@@ -95,24 +117,41 @@ class Preparations:
                 setsigmask=(),
                 setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
             )
+
+        try:
+            pid = spawn() if place is None or place.slot is None else _inside(place.slot, spawn)
         finally:
             os.close(told)
             os.close(child_answer)
-        self._running[pid] = (number, answer)
+        self._running[pid] = Running(number, answer, place)
+
+    def _limited(self, definition: Definition) -> Place | None:
+        """Commands of people we do not trust get no more than a task: as much memory as theirs, at least what a compiler needs."""
+        if definition.isolation != "sandbox":
+            return None
+        need = definition.resources
+        limits = Limits(max(need.cpus_milli, 1000), max(need.memory, GIB), self._terms.max_processes + OWN_PROCESSES)
+        slot = self._places.slots.take(limits, isolated=False)
+        return None if slot is None else Place("", self._places.scratch, slot, limits, 0)
 
     def ended(self, pid: int, status: int) -> None:
         """One of our processes was reaped: read its answer."""
         self._removing.discard(pid)
         if pid not in self._running:
             return
-        number, pipe = self._running.pop(pid)
-        with open(pipe, "rb") as file:
+        running = self._running.pop(pid)
+        number, place = running.number, running.place
+        with open(running.answer, "rb") as file:
             body = file.read()
         try:
             answer = msgspec.msgpack.decode(body, type=Answer)
         except msgspec.DecodeError:
             code = os.waitstatus_to_exitcode(status)
             answer = Answer(error=f"the preparation died ({'signal' if code < 0 else 'exit code'} {abs(code)})")
+        if place is not None:
+            if answer.error and place.slot is not None and place.slot.used().kills:
+                answer.error = f"the preparation used more memory than it may ({place.limits.memory} bytes); {answer.error}"
+            self._places.give_back(place)
         if not answer.error:
             self.ready[number] = answer
             self._sizes.update(answer.entries)
@@ -183,7 +222,28 @@ class Preparations:
 
     def drop_all(self) -> None:
         """Forget what is being prepared: it has been killed."""
-        for _, pipe in self._running.values():
-            os.close(pipe)
+        for running in self._running.values():
+            os.close(running.answer)
+            if running.place is not None:
+                self._places.give_back(running.place)
         self._running.clear()
         self._waiting.clear()
+
+
+def _inside(slot: Slot, spawn: Callable[[], int]) -> int:
+    """Start a process from the slot's own thread: it and all it starts are held by the slot's limits."""
+    done = Semaphore(0)
+    found: list[int | OSError] = []
+
+    def call() -> None:
+        try:
+            found.append(spawn())
+        except OSError as error:
+            found.append(error)
+
+    slot.calls.put((call, done))
+    done.acquire()
+    first = found[0]
+    if isinstance(first, OSError):
+        raise first
+    return first

@@ -118,7 +118,7 @@ class Supervisor:
         env = clean_environment(os.environ, setup.instance)
         build_env = env | {name: os.environ[name] for name in BUILD_ENVIRONMENT if name in os.environ}
         engine = engine_words(terms.container_engine)
-        self.preparations = Preparations(terms, setup.work_dir, build_env, engine, self.handle)
+        self.preparations = Preparations(terms, setup.work_dir, build_env, engine, self.places, self.handle)
         self.preparations.in_use = self.machine.definitions_held
         self.containers = Containers(engine, setup.instance, env)
         if (self.preparations.root / CONTAINERS).exists():
