@@ -21,9 +21,9 @@ def remember(value: str | None) -> list[str]:
     return _seen
 
 
-def reach(port: int) -> str:
+def reach(port: int, host: str = "127.0.0.1") -> str:
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=2).close()
+        socket.create_connection((host, port), timeout=2).close()
     except OSError:
         return "no"
     return "reached"

@@ -31,7 +31,7 @@ class Watched:
 
     folders: tuple[str, ...]
     limit: int
-    end: Callable[[], None]  # kills every process of it; may be called from the watching thread
+    end: Callable[[], object]  # kills every process of it; may be called from the watching thread
     pids: Callable[[], list[int]] = list
     used: int = 0  # at the last look
     over: bool = False

@@ -122,7 +122,7 @@ class Executables:
             found = set(slot.pids())
         else:
             found = tree.members([process.pid], process.marked(self._instance))
-        return found - {process.pid} if process.isolated else found
+        return found - {process.pid, *tree.children(process.pid)} if process.isolated else found
 
     def kill_all(self) -> None:
         for process in self._by_pid.values():
@@ -147,9 +147,9 @@ class Executables:
         tree.send([target], signal.Signals[f"SIG{name}"])
 
     def _first(self, process: Process) -> list[int]:
-        """The task's own first process; the sandbox has two before it."""
+        """The task's own first process; the sandbox has two before it, and a gate is one more."""
         pids = [process.pid]
-        for _ in range(2 if process.isolated else 0):
+        for _ in range(2 + process.gated if process.isolated else 0):
             pids = [child for pid in pids for child in tree.children(pid)]
         return pids
 

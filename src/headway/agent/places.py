@@ -16,9 +16,11 @@ from headway.agent.link import Terms
 from headway.agent.ports import Ports
 from headway.agent.scratch import CHECKPOINT, Scratch, remove
 from headway.agent.slots import UID_SPAN, Slot, Slots, can_change_user
+from headway.domain.isolation import EVERYTHING
 from headway.domain.task import Definition
 
 OWN_PROCESSES = 3  # of the sandbox itself
+GATE_MEMORY = 32 * 2**20  # of the process that connects it to granted places
 
 
 @dataclass(eq=False)
@@ -56,9 +58,12 @@ class Places:
         need, most = definition.resources, self._terms.max_processes
         if definition.content.image:
             return Limits()  # the container engine holds them; what runs here is only its client
+        memory = need.memory
         if definition.isolation == "sandbox":
             most += OWN_PROCESSES
-        return Limits(need.cpus_milli, need.memory, most, need.iops, need.bandwidth)
+            if definition.network not in ((), (EVERYTHING,)):
+                most, memory = most + 1, memory + GATE_MEMORY if memory else 0
+        return Limits(need.cpus_milli, memory, most, need.iops, need.bandwidth)
 
     def take(self, definition: Definition) -> Place:
         """NotStartable when this node has no place of that kind; OSError when it has no room for one now."""
@@ -89,7 +94,7 @@ class Places:
                 for path in (where, *(os.path.join(where, name) for name in files)):
                     os.chown(path, slot.uid, slot.uid, follow_symlinks=False)
 
-    def watch(self, place: Place, end: Callable[[], None], pids: Callable[[], list[int]]) -> None:
+    def watch(self, place: Place, end: Callable[[], object], pids: Callable[[], list[int]]) -> None:
         """From now on its disk is watched; `end` is called when it is above its limit."""
         if not place.disk_limit:
             return

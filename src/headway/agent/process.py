@@ -18,11 +18,10 @@ from headway.agent.interpreters import NotStartable
 from headway.agent.output import Capture
 from headway.agent.places import Place, Places
 from headway.agent.reports import error_text
-from headway.agent.sandbox import ALONE, STATUS_FD, WORK, Told, told
+from headway.agent.sandbox import STATUS_FD, WORK, Told, told
 from headway.agent.scratch import CHECKPOINT, read_plain
 from headway.agent.spawn import Launch, launch
 from headway.agent.tokens import Tokens, waits_for
-from headway.domain.isolation import EVERYTHING
 from headway.domain.lifecycle import Outcome
 from headway.domain.task import Definition
 from headway.wire.exchange import Dependencies, ErrorInfo, Excess, Finished, Order
@@ -56,7 +55,7 @@ class Process:
     """A running executable."""
 
     __slots__ = (
-        "capture", "excess", "order", "pid", "place", "registered", "resident", "shown", "since", "started_ms", "status", "stderr",
+        "capture", "excess", "gated", "order", "pid", "place", "registered", "resident", "shown", "since", "started_ms", "status", "stderr",
         "stdout",
     )  # fmt: skip
 
@@ -64,7 +63,7 @@ class Process:
         self.order, self.capture = order, capture
         self.since, self.started_ms = since, started_ms
         self.pid = self.stdout = self.stderr = self.status = -1
-        self.registered = False
+        self.registered = self.gated = False
         self.place: Place | None = None
         self.excess: Excess | None = None  # the limit it is being ended for
         self.resident = 0  # the most memory a watcher saw, where there is no cgroup
@@ -114,7 +113,7 @@ class Spawner:
         opens: tuple[tuple[int, str], ...] = ()
         passes: tuple[tuple[int, int], ...] = ()
         if place.isolated:
-            argv, opens = self._inside(process, definition, argv)
+            argv, opens = self._inside(process, definition, argv, env)
             workdir = process.dir
             process.status, child_status = os.pipe()
             os.set_blocking(process.status, False)
@@ -128,7 +127,7 @@ class Spawner:
         return Launch(argv, env, workdir, child_stdout, child_stderr, place.slot, opens, passes, largest)
 
     def _inside(
-        self, process: Process, definition: Definition, argv: list[str]
+        self, process: Process, definition: Definition, argv: list[str], env: dict[str, str]
     ) -> tuple[list[str], tuple[tuple[int, str], ...]]:
         """The command line that runs `argv` in the sandbox."""
         box, scratch = self._places.box()
@@ -139,14 +138,17 @@ class Spawner:
                     f"the {what} {path!r} is not visible inside the sandbox: upload it with the task, or let the operator "
                     "add its folder to the agent's sandbox_paths"
                 )
-        argv = box.command(
+        argv, gate_env = box.connected(
             argv,
             process.dir,
+            definition.network,
+            definition.resources.bandwidth,
             private_tmp=scratch.tmp_of(process.dir),
             shown=process.shown,
             chdir=definition.workdir or WORK,
-            network=() if definition.network == (EVERYTHING,) else ALONE,
         )
+        process.gated = bool(gate_env)
+        env |= gate_env
         return argv, box.opens
 
     def launch(self, prepared: Sequence[tuple[Process, Definition, Launch]]) -> dict[int, str]:
@@ -168,7 +170,7 @@ class Spawner:
                 raise NotStartable(f"the working directory {program.workdir!r} cannot be entered: no such directory")
             program.argv = self._command(process.order, definition, program.env, program.workdir, process.dir, fresh=True)
             if process.isolated:
-                program.argv, _ = self._inside(process, definition, program.argv)
+                program.argv, _ = self._inside(process, definition, program.argv, program.env)
             launch([program])
             if program.error:
                 raise NotStartable(f"{program.argv[0]!r} could not be started: {os.strerror(program.error)}")

@@ -6,14 +6,14 @@ import os
 import sys
 from collections.abc import Sequence
 
+from headway.agent import tree
 from headway.agent.cgroups import Limits
 from headway.agent.granted import Granted
 from headway.agent.interpreters import NotStartable
 from headway.agent.places import Place, Places
 from headway.agent.process import INSIDE_PATH
-from headway.agent.sandbox import ALONE, WORK
+from headway.agent.sandbox import WORK
 from headway.agent.spawn import Launch, launch
-from headway.domain.isolation import EVERYTHING
 from headway.domain.task import Definition
 from headway.wire.exchange import Excess
 
@@ -36,15 +36,16 @@ class RunnerBoxes:
         place = self._places.take(definition)
         if place.slot is not None:
             self._places.slots.limit(place.slot, self.limits_of(definition))
-        argv = box.command(
+        argv, gate_env = box.connected(
             [sys.executable, "-P", "-c", *words],
             place.dir,
+            definition.network,
+            definition.resources.bandwidth,
             private_tmp=scratch.tmp_of(place.dir),
             shown=self._granted.shown(number, definition),
-            network=() if definition.network == (EVERYTHING,) else ALONE,
             status_fd=None,
         )
-        env = {**env, "PATH": INSIDE_PATH, "HOME": WORK, "TMPDIR": "/tmp", "USER": "task", "LOGNAME": "task"}
+        env = {**env, "PATH": INSIDE_PATH, "HOME": WORK, "TMPDIR": "/tmp", "USER": "task", "LOGNAME": "task", **gate_env}
         stdout, stderr, sock, shared = fds
         program = Launch(argv, env, place.dir, stdout, stderr, place.slot, box.opens, ((sock, 3), (shared, 4)), place.disk_limit)
         launch([program])
@@ -66,7 +67,8 @@ class RunnerBoxes:
 
     def members(self, place: Place, first: int) -> list[int]:
         """Everyone inside but the sandbox itself."""
-        return [pid for pid in place.slot.pids() if pid != first] if place.slot is not None else []
+        spared = {first, *tree.children(first)}
+        return [pid for pid in place.slot.pids() if pid not in spared] if place.slot is not None else []
 
     def leave(self, place: Place) -> Excess | None:
         """It has ended: was it for a limit?"""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import ipaddress
 import os
 import shutil
 import subprocess
@@ -19,7 +20,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headway.agent import seccomp
+from headway.agent.gate import Grant
 from headway.agent.slots import can_change_user
+from headway.domain.isolation import EVERYTHING, place
 
 WORK = "/task"
 USER = 1000  # inside; outside it is the slot's
@@ -53,6 +56,9 @@ class Sandbox:
         _put(group, f"task:x:{USER}:\nnogroup:x:65534:\n".encode())
         self.hosts = os.path.join(folder, "hosts")
         _put(self.hosts, b"127.0.0.1 localhost task\n::1 localhost\n")
+        self._gate = os.path.join(folder, "gate.py")
+        with open(os.path.join(os.path.dirname(__file__), "gate.py"), "rb") as file:
+            _put(self._gate, file.read())
         self._fixed = [*_system(), "--ro-bind", passwd, "/etc/passwd", "--ro-bind", group, "/etc/group"]
         self._hidden: list[tuple[str, str]] = []  # paths that slots' users cannot reach -> where they can
         for path in (*shown, *sources):
@@ -119,6 +125,30 @@ class Sandbox:
             "--seccomp", str(filter_fd), "--", *argv,
         ]  # fmt: skip
 
+    def connected(
+        self, argv: Sequence[str], directory: str, network: Sequence[str], bandwidth: int, *, private_tmp: str, **options: Any
+    ) -> tuple[list[str], dict[str, str]]:
+        """command() with the network that was granted, and what must be in the environment of whoever runs it."""
+        grants = grants_of(network) if network != (EVERYTHING,) else []
+        if not grants:
+            alone = ALONE if network != (EVERYTHING,) else ()
+            return self.command(argv, directory, private_tmp=private_tmp, network=alone, **options), {}
+        self.hosts_file(hosts := f"{private_tmp}.hosts", grants)
+        command = self.command(argv, directory, private_tmp=private_tmp, network=(), hosts=hosts, **options)
+        return self.through_gate(command, grants, bandwidth)
+
+    def through_gate(self, command: list[str], grants: list[Grant], bandwidth: int) -> tuple[list[str], dict[str, str]]:
+        """The command line with a way out to granted places before it, and what the gate needs in its environment."""
+        spec = msgspec.json.encode({"grants": grants, "bandwidth": bandwidth}).decode()
+        python = self._source(os.path.realpath(sys.executable))
+        home = self._source(os.path.realpath(sys.base_prefix))
+        return [python, "-S", "-P", self._gate, spec, *command], {"PYTHONHOME": home}
+
+    def hosts_file(self, path: str, grants: list[Grant]) -> None:
+        """Granted names lead to the sandbox's own loopback."""
+        lines = [f"{address} {host}\n" for host, _, address in grants if host != address]
+        _put(path, ("127.0.0.1 localhost task\n::1 localhost\n" + "".join(dict.fromkeys(lines))).encode())
+
     @property
     def opens(self) -> tuple[tuple[int, str], ...]:
         """Descriptors the command line names."""
@@ -130,6 +160,23 @@ class Told(NamedTuple):
 
     first: int | None  # the process that is number 1 inside
     exit_code: int | None  # None: the program was never started, or everything was killed
+
+
+def grants_of(network: Sequence[str]) -> list[Grant]:
+    """Granted places with the addresses that stand for them inside: an address stands for itself, a name for one of 127.1/16."""
+    names: dict[str, str] = {}
+    found: list[Grant] = []
+    for word in network:
+        if (at := place(word)) is None:
+            continue
+        host, port = at
+        try:
+            address = str(ipaddress.ip_address(host))
+        except ValueError:
+            number = len(names) + 1
+            address = names.setdefault(host, f"127.1.{number >> 8}.{number & 255}")
+        found.append((host, port, address))
+    return found
 
 
 def told(text: bytes) -> Told:
