@@ -24,8 +24,7 @@ VALUES = Path(__file__).with_name("checkpoint_functions.py")
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upped]:
-    settings = {"HEADWAY_MAX_CHECKPOINT": "2MiB", "HEADWAY_LABELS": "isolation.sandbox=yes"}
-    with upped(tmp_path_factory.mktemp("up") / "data", **settings) as running:
+    with upped(tmp_path_factory.mktemp("up") / "data", HEADWAY_MAX_CHECKPOINT="2MiB") as running:
         yield running
 
 

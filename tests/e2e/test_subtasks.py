@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
@@ -15,6 +16,8 @@ import pytest
 
 from headway import Client
 from headway.errors import TaskFailed
+from headway.wire import task_token
+from tests.support.confined import need_sandbox
 from tests.support.upped import Upped, upped
 
 FUNCTIONS = Path(__file__).with_name("subtask_functions.py")
@@ -200,3 +203,19 @@ def test_a_wait_for_nothing_is_a_mistake_outside_a_task(up):
     done = up.headway("wait")
     assert done.returncode == 64
     assert "name at least one task" in done.stderr
+
+
+def test_a_subtask_of_an_isolated_task_is_isolated_and_gets_no_more_than_its_parent(up, hw, tmp_path):
+    need_sandbox(tmp_path)
+    handle = hw.submit(command=["sleep", "600"], isolation="sandbox", resources={"cpus": 0.1})
+    while (view := handle.view()).state != "running":
+        assert view.state in ("ready", "leased")
+    key = asyncio.run(up.fetchval("select task_key from headway.node"))
+    token = task_token.make(key, int(handle.id), view.attempt)
+    status, child = request(up, token, "POST", "/v1/tasks", {"command": ["true"], "at": "2099-01-01T00:00:00Z"})
+    assert status == 201
+    assert hw.get(child["id"]).isolation == "sandbox"
+    status, problem = request(up, token, "POST", "/v1/tasks", {"command": ["true"], "network": "all"})
+    assert (status, problem["field"]) == (400, "network")
+    handle.cancel()
+    assert hw.handle(child["id"]).wait(timeout=30).state == "cancelled"

@@ -14,6 +14,7 @@ from litestar.response import Stream
 from headway.api.query import filter_of, seconds_of
 from headway.api.render import attempt_view, definition_of, task_view, with_io
 from headway.api.request import PEOPLE, TASKS, Http, answer, body_of, caller_of, core_of, id_of, may_see, rate_headers_of
+from headway.control import subtasks
 from headway.control.core import Core
 from headway.control.subtasks import Parent
 from headway.domain.lifecycle import State
@@ -60,7 +61,10 @@ async def submit(request: Http) -> Response[bytes]:
     drafts, single = await core.drafts.read(caller.tenant, await request.body(), ndjson="ndjson" in kind, key=key)
     if key is not None and not single:
         raise InvalidInput("the header Idempotency-Key goes with one task", hint="give each task of a bulk its own idempotency_key")
-    parent = Parent(caller.task, caller.attempt) if caller.role == "task" else None
+    parent = None
+    if caller.role == "task":
+        parent = Parent(caller.task, caller.attempt)
+        await subtasks.confine(core.definitions, caller.tenant, caller.definition, drafts)
     receipt = await core.admission.submit(caller.tenant, drafts, parent=parent)
     headers = rate_headers_of(core, caller.tenant)
     if not single:

@@ -26,6 +26,7 @@ class Caller:
     tenant_name: str
     task: int = 0  # of the role task: the attempt that calls
     attempt: int = 0
+    definition: int = 0
     actor: str = ""  # its key, for the audit
     everywhere: bool = False  # sees the rows of all tenants
 
@@ -89,7 +90,7 @@ class Access:
                 row = await connection.fetchrow(_HOLDER, *said)
         if said is None or row is None or row["task_key"] is None or not task_token.is_of(token, row["task_key"], *said):
             raise Unauthorized("the attempt that this token belongs to has ended, or never was")
-        return Caller("task", row["tenant"], row["tenant_name"], *said)
+        return Caller("task", row["tenant"], row["tenant_name"], task=said[0], attempt=said[1], definition=row["definition"])
 
     async def add(self, token: str, role: str, *, tenant: int | None = None, name: str = "") -> None:
         """Make a token known; knowing it already is fine."""

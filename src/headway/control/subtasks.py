@@ -14,8 +14,10 @@ from typing import Any
 import msgspec
 
 from headway.control import levels
+from headway.control.definitions import Definitions, Interned
 from headway.control.draft import Draft
 from headway.control.settle import Effects
+from headway.domain.beneath import beneath
 from headway.domain.lifecycle import Outcome, State
 from headway.errors import Conflict, HeadwayError, IdempotencyConflict
 from headway.store.database import Connection
@@ -54,6 +56,19 @@ class Admitted:
     created: list[bool]
     tree: int | None = None
     error: HeadwayError | None = None
+
+
+async def confine(definitions: Definitions, tenant: int, parent: int, drafts: Sequence[Draft]) -> None:
+    """Hold what a task submits to what it is allowed itself; `parent` is its definition."""
+    above = (await definitions.load({parent}))[parent].definition
+    if above.isolation in ("", "none"):
+        return
+    held: dict[int, Interned] = {}
+    for draft in drafts:
+        own = draft.interned
+        if own.id not in held:
+            held[own.id] = await definitions.intern(tenant, beneath(own.definition, above, tenant))
+        draft.interned = held[own.id]
 
 
 async def admit(connection: Connection, parent: Parent, drafts: Sequence[Draft], fresh_ids: Sequence[int]) -> Admitted:

@@ -1,6 +1,6 @@
 -- name: holder
 -- Whose attempt this is, if its node still answers for it, and the key its token is made with.
-select t.tenant, w.name as tenant_name, n.task_key from task t join node n on n.id = t.node join tenant w on w.id = t.tenant
+select t.tenant, w.name as tenant_name, t.definition, n.task_key from task t join node n on n.id = t.node join tenant w on w.id = t.tenant
 where t.id = $1 and t.attempt = $2 and t.state in (3, 4, 5);
 
 -- name: parent
