@@ -58,10 +58,8 @@ class Conditions:
             keep = math.exp(-passed / DRAIN_S)
             self.drain_per_s = keep * self.drain_per_s + (1 - keep) * self._drained / passed
             self._drained, self._counted = 0, time.monotonic()
-            due = sum(1 for lane in self.board.lanes.values() for rank, _ in lane.order[:200] if rank[2][0] <= now)
-            self.lead_s = lead(
-                due=due, drain_per_s=self.drain_per_s, start_up_s=START_UP_S, full=self.board.rooms.utilisation() > 0.95
-            )
+            waiting = [((key[0] - now).total_seconds(), count) for key, count in self.board.waiting()] if self.peak else []
+            self.lead_s = lead(waiting, drain_per_s=self.drain_per_s, start_up_s=START_UP_S, full=self.peak)
 
     @property
     def keep(self) -> bool:

@@ -289,6 +289,18 @@ class Board:
             keys = keys[len(taken) :]
         return True
 
+    def waiting(self, most: int = 2_000) -> list[tuple[Key, float]]:
+        """A sample of the known waiting tasks that can wait to be due, each with the number it stands for."""
+        heads = [head for lane in self.lanes.values() for head in itertools.islice(lane.tenants.values(), most)]
+        scale = max(len(heads) / most, 1.0)
+        found: list[tuple[Key, float]] = []
+        for head in heads[:: int(scale) or 1]:
+            at, last = head.taken, head.taken - 1
+            while at < len(head.keys):
+                found.append((head.keys[at], (at - last) * scale))
+                last, at = at, at + 1 + (at - head.taken)
+        return found
+
     def free_tasks(self) -> float:
         """About how many tasks, of the shapes that wait, the fleet has room for."""
         if not self.lanes:

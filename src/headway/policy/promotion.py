@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 SHORTEST_S = 2.0  # a round of planning, a statement, the way to the agent
-LONGEST_S = 300.0
+LONGEST_S = 6 * 3600.0
+SAFETY = 1.25  # drain is a guess
 
 
-def lead(*, due: int, drain_per_s: float, start_up_s: float, full: bool) -> float:
-    """How long before its `start_by` a task is promoted.
+def lead(waiting: Iterable[tuple[float, float]], *, drain_per_s: float, start_up_s: float, full: bool) -> float:
+    """How long before its `start_by` a task is promoted, so that it and everything that goes before it begins in time.
 
-    `due` tasks are due already and go first; the fleet ends `drain_per_s` tasks a second and each end makes room for one. On a fleet with
+    `waiting` says how many tasks have how much slack left, as (seconds, tasks). The fleet ends `drain_per_s` tasks a second and each end
+    makes room for one: a task with n before it needs n / drain of its slack. The task that has least to spare decides. On a fleet with
     free room only the start-up counts.
     """
-    queueing = (due + 1) / drain_per_s if full and drain_per_s > 0 else LONGEST_S if full else 0.0
-    return min(max(start_up_s + queueing, SHORTEST_S), LONGEST_S)
+    base = max(start_up_s, SHORTEST_S)
+    if not full or drain_per_s <= 0:
+        return base
+    before, needed = 0.0, base
+    for slack, count in sorted(waiting):
+        before += count
+        if before / drain_per_s * SAFETY + start_up_s >= slack:
+            needed = max(needed, slack)
+    return min(needed, LONGEST_S)
 
 
 def top_k(*, free: float, drain_per_s: float, horizon_s: float, most: int) -> int:

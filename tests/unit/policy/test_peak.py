@@ -88,12 +88,25 @@ def test_hours_are_of_the_queues_time_zone():
     assert not is_open(queue, tokyo.replace(tzinfo=datetime.UTC))
 
 
-@given(st.integers(0, 10**6), st.floats(0, 1e5), st.floats(0, 100), st.booleans())
-def test_the_lead_is_bounded_and_grows_with_what_is_due(due, drain, start_up, full):
-    now = lead(due=due, drain_per_s=drain, start_up_s=start_up, full=full)
+waiting_tasks = st.lists(st.tuples(st.floats(-100, 10_000), st.floats(1, 100)), max_size=20)
+
+
+@given(waiting_tasks, st.floats(0.01, 1e4), st.floats(0, 10), st.booleans())
+def test_the_lead_is_bounded_and_grows_with_what_waits(waiting, drain, start_up, full):
+    now = lead(waiting, drain_per_s=drain, start_up_s=start_up, full=full)
     assert SHORTEST_S <= now <= LONGEST_S
-    assert lead(due=due + 10, drain_per_s=drain, start_up_s=start_up, full=full) >= now
-    assert lead(due=due, drain_per_s=drain, start_up_s=start_up, full=False) <= now
+    assert lead([*waiting, (0.0, 10.0)], drain_per_s=drain, start_up_s=start_up, full=full) >= now
+    assert lead(waiting, drain_per_s=drain, start_up_s=start_up, full=False) <= now
+
+
+@given(waiting_tasks, st.floats(0.01, 100))
+def test_whoever_could_not_be_begun_in_time_behind_the_others_is_promoted(waiting, drain):
+    early = lead(waiting, drain_per_s=drain, start_up_s=0.0, full=True)
+    before = 0.0
+    for slack, count in sorted(waiting):
+        before += count
+        if slack > early:
+            assert before / drain <= slack, "it may wait: all before it and itself begin in time"
 
 
 @given(st.floats(0, 1e6), st.floats(0, 1e6), st.integers(1, 5000))
