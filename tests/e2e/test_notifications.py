@@ -108,3 +108,16 @@ def test_events_are_printed_and_can_be_resumed(up: Upped, client: Client) -> Non
     later = printed("--after", str(events[0]["id"]))
     assert [event["id"] for event in later] == [event["id"] for event in events[1:]]
     assert up.headway("events", "--kind", "nonsense").returncode == 65
+
+
+def test_what_happens_is_followed_live(up: Upped, client: Client) -> None:
+    command = [*COMMAND, "events", "-f", "--since", "1m", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=clean_environment(HEADWAY_DATA=str(up.folder))) as following:
+        try:
+            assert following.stdout is not None
+            for _ in range(2):  # the second is told while it listens
+                task = client.submit(command="true").id
+                while task not in json.loads(following.stdout.readline())["tasks"]:
+                    pass
+        finally:
+            following.kill()

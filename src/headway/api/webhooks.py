@@ -101,7 +101,7 @@ async def test(request: Http, name: str) -> Response[bytes]:
     caller = await caller_of(request, *PEOPLE)
     core, message = core_of(request), f"test-{secrets.token_hex(8)}"
     source = f"headway/tenants/{caller.tenant_name}"
-    body = cloud_event(message, "webhook.test", source, datetime.datetime.now(datetime.UTC), None, {"webhook": name})
+    body = cloud_event(message, "webhook.test", source, core.clock.now(), None, {"webhook": name})
     await core.webhooks.test(_owner(caller), name, body, message)
     return answer(Changed(1, [message]), 202)
 

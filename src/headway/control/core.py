@@ -143,7 +143,7 @@ class Core:
         allowed = webhook.networks(settings.webhook_networks)
         self.webhooks = Webhooks(database, allowed)
         self.dispatcher = Dispatcher(database, self.leader, bus, "headway")
-        self.deliveries = Deliveries(database, allowed, settings.webhook_timeout_s, settings.webhook_concurrency)
+        self.deliveries = Deliveries(database, clock, allowed, settings.webhook_timeout_s, settings.webhook_concurrency)
         self.waiting = Waiting(database, bus)
         self.bounded_waiting = BoundedWaiting(database, self.leader, bus)
         self.timekeeper = Timekeeper(database, self.leader, bus, Expander(self.definitions, self.ids, clock))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any
 import asyncpg
 
 from headway import telemetry
+from headway.control.clock import Clock
 from headway.control.posting import Posted, post
 from headway.errors import Unavailable
 from headway.logs import log
@@ -26,7 +26,7 @@ from headway.store.queries import query
 
 LOOK_S = 5.0
 PAUSE_S = 0.5  # after the database failed
-EACH = 8  # messages on the way to one endpoint; a claim may take it a little above
+EACH = 8  # messages on the way to one endpoint before others go first
 
 _CLAIM = query("webhook.claim")
 _NEXT = query("webhook.next_due")
@@ -37,6 +37,7 @@ _FAILED = query("webhook.failed")
 @dataclass
 class Deliveries:
     database: Database
+    clock: Clock
     allowed: Sequence[Network]
     timeout_s: float
     concurrency: int
@@ -67,12 +68,12 @@ class Deliveries:
 
     async def _start_due(self) -> float:
         """Begin to send what is due and may be sent; returns how long to wait for more."""
-        room = self.concurrency - len(self._sending)
-        full = [webhook for webhook, count in self._busy.items() if count >= EACH]
+        room, each = self.concurrency - len(self._sending), max(min(EACH, self.concurrency // 3), 1)
+        full = [webhook for webhook, count in self._busy.items() if count >= each]
         if room <= 0:
             return LOOK_S
         async with self.database.cold() as connection:
-            rows = await connection.fetch(_CLAIM, min(room, EACH), self.timeout_s * 2 + 5, full)
+            rows = await connection.fetch(_CLAIM, min(room, each), self.timeout_s * 2 + 5, full)
             if not rows:
                 due: float | None = await connection.fetchval(_NEXT)
                 return LOOK_S if due is None else min(max(due, 0.05), LOOK_S)
@@ -97,7 +98,7 @@ class Deliveries:
             self._wake.set()
 
     async def _post(self, row: Any) -> Posted:
-        body, now = row["body"].encode(), int(time.time())
+        body, now = row["body"].encode(), int(self.clock.now().timestamp())
         secrets = [secret for secret in (row["secret"], row["old_secret"]) if secret]
         headers = {
             "webhook-id": row["message"],
