@@ -14,6 +14,7 @@ import pytest
 
 from headway import Client
 from headway.errors import InvalidInput, TaskFailed
+from tests.support.agents import until
 from tests.support.upped import Upped, upped
 
 
@@ -79,6 +80,16 @@ def test_a_task_file_says_upload_for_a_script_beside_it(up: Upped, tmp_path: Pat
     assert (done.returncode, done.stdout) == (0, "from the file\n"), done.stderr
 
 
+def test_a_schedule_takes_its_script_along(up: Upped, tmp_path: Path) -> None:
+    (tmp_path / "often.py").write_text("print('fired')")
+    (tmp_path / "often.yaml").write_text("name: often\nschedule: 3600\nexecutable: upload:./often.py\n")
+    assert up.headway("apply", str(tmp_path / "often.yaml")).returncode == 0
+    assert up.headway("schedule", "trigger", "often").returncode == 0
+    (tmp_path / "often.py").unlink()
+    with Client(up.url, up.token) as client:
+        until(lambda: "succeeded" in {view.state for view in client.page(name="often").tasks})
+
+
 def test_a_url_without_a_checksum_is_what_it_was_when_it_was_first_fetched(client: Client, site: str, folder: Path) -> None:
     script = folder / "site" / "job.sh"
     script.write_text("echo first")
@@ -121,7 +132,9 @@ def test_a_secret_is_seen_by_the_task_it_was_granted_to_and_by_no_log(up: Upped,
     plain = client.submit(command='echo "[$DB_PASSWORD]"')
     assert logged(client, plain.id) == "[]\n"
     assert [one["name"] for one in client.secrets()] == ["db-password"]
-    assert "correct horse" not in up.headway("secret", "ls", "--json").stdout
+    listed = up.headway("secret", "ls", "--json").stdout
+    assert "db-password" in listed
+    assert "correct horse" not in listed
 
 
 async def test_a_secret_is_sealed_in_the_database(up: Upped, client: Client) -> None:

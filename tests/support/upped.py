@@ -75,11 +75,11 @@ class Upped:
     def headway(self, *arguments: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Run a command against it."""
         return subprocess.run(
-            [*COMMAND, arguments[0], "--data-dir", str(self.folder), *arguments[1:]],
+            [*COMMAND, *arguments],
             capture_output=True,
             text=True,
             timeout=timeout,
-            env=clean_environment(),
+            env=clean_environment(HEADWAY_DATA=str(self.folder)),
         )
 
     def kill_everything(self) -> None:

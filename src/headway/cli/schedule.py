@@ -60,8 +60,10 @@ def apply(
 
 
 async def apply_all(server: Server, asked: list[dict[str, Any]]) -> list[AppliedView]:
+    from headway.cli.uploads import send_files_of
     from headway.wire.views import AppliedView
 
+    await send_files_of(server, asked)
     return await server.post("/v1/schedules", list[AppliedView], asked, timeout=120.0)
 
 

@@ -30,6 +30,16 @@ async def send_files(server: Server, work: Work) -> None:
                 )
 
 
+async def send_files_of(server: Server, bodies: list[dict[str, Any]]) -> None:
+    """The same for schedules as the API takes them."""
+    sent: dict[str, str] = {}
+    for body in bodies:
+        if "task" in body:
+            body["task"] = await _in_fields(server, body["task"], sent)
+        if "tasks" in body:
+            body["tasks"] = [await _in_fields(server, task, sent) for task in body["tasks"]]
+
+
 async def _in_fields(server: Server, fields: dict[str, Any], sent: dict[str, str]) -> dict[str, Any]:
     found = dict(fields)
     if "executable" in found:
