@@ -158,7 +158,19 @@ async def test_checkpoints_go_with_the_task_but_stay_with_a_dead_letter(core):
         assert await connection.fetchval("select count(*) from checkpoint") == 0
         assert await connection.fetchval("select count(*) from blob_use") == 0
         await connection.execute("update blob set touched_at = now() - interval '2 hours'")
-        assert await blobs.sweep(connection) == 1
+        await blobs.sweep(connection)
+        assert await connection.fetchval("select count(*) from blob") == 0
+
+
+async def test_what_is_dropped_for_a_newer_one_takes_no_room_any_more(core):
+    _, _, writer = await running(core)
+    for content in (b"one", b"two"):
+        await save(core, writer, content)
+    await fetch(core, "update blob set touched_at = now() - interval '10 seconds'")
+    await save(core, writer, b"three")
+    left = [row["hash"] for row in await fetch(core, "select hash from blob")]
+    assert sorted(left) == sorted(hashlib.sha256(content).digest() for content in (b"two", b"three"))
+    assert len(await fetch(core, "select from blob_chunk")) == 2
 
 
 async def test_stages_that_ended_are_counted_once_and_only_for_the_attempt_that_runs(core):

@@ -3,8 +3,9 @@
 Stands between the machine, which says what to start, and the executables. Most attempts have neither stages nor a checkpoint and
 pass through. While a folder is being carried, or a finished stage is being recorded, an attempt is here without a process.
 
-A folder is saved when nothing in it was written to for a second, and at the latest after ten if it is never still; at the end of
-a program that did not succeed it is saved once more before the end is told, so that the next attempt finds it.
+A folder is saved when nothing in it was written to for a second, and at the latest after ten if it is never still, but not more
+often than every five, and a large one less often. At the end of a program that did not succeed it is saved once more before the end
+is told, so that the next attempt finds it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from headway.wire.exchange import ErrorInfo, Finished, Order, Staged
 LOOK_S = 0.5  # between two looks at the folders
 QUIET_S = 1.0  # a folder that was not written to for so long is whole
 LONGEST_S = 10.0  # between two checkpoints of a folder that is never still
+REST_S = 5.0  # at least, between two checkpoints of a task that runs
+RATE = 4 * 2**20  # bytes a second that one task may save, on the average
 MOST_LOOKED_AT = 2_000  # entries of one folder: beyond, it counts as changed
 AT_ONCE = 4  # folders that are being saved
 
@@ -42,6 +45,7 @@ class Watched:
     since: float = 0.0  # when `seen` was first seen so
     saved: Signature = ()
     saved_at: float = 0.0
+    rest_until: float = 0.0
     carrier: int = 0  # a process that saves it now
     told: str = ""  # the last problem that was told
 
@@ -244,7 +248,7 @@ class Resuming:
             if not _has_entries(folder):
                 return
             watched = self._watched[process.pid] = Watched(saved_at=now)
-        if watched.carrier:
+        if watched.carrier or now < watched.rest_until:
             return
         try:
             seen = signature(folder, MOST_LOOKED_AT)
@@ -266,9 +270,10 @@ class Resuming:
 
     def _saved(self, process: Process, watched: Watched, seen: Signature, answer: Answer) -> None:
         watched.carrier = 0
-        watched.saved_at = watched.since = self._look_at  # whatever happened: not again at once
+        now = watched.saved_at = watched.since = self._look_at
         if not answer.again:
             watched.saved = seen
+            watched.rest_until = now + max(REST_S, sum(max(size, 0) for _, _, size, _ in seen) / RATE)
         if answer.error and not answer.again and self._watched.get(process.pid) is watched:
             self._complain(process, watched, answer.error)
 

@@ -170,6 +170,7 @@ async def _forget_damaged(connection: Connection, task: int, kind: int, digest: 
 async def _release(connection: Connection, rows: list[Any]) -> None:
     if rows:
         await blobs.release(connection, [_holder(row["task"], row["kind"], row["sequence"]) for row in rows])
+        await blobs.remove(connection, [(row["tenant"], row["hash"]) for row in rows])
 
 
 def _holder(task: int, kind: int, sequence: int) -> str:

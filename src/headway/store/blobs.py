@@ -28,6 +28,7 @@ _DISCARD = query("blob.discard")
 _USE = query("blob.use")
 _USED = query("blob.used")
 _RELEASE = query("blob.release")
+_REMOVE = query("blob.remove")
 _SWEEP = query("blob.sweep")
 
 
@@ -139,6 +140,11 @@ async def hold(connection: Connection, tenant: int, digest: bytes, holder: str) 
 async def release(connection: Connection, holders: list[str]) -> None:
     """These need nothing any more."""
     await connection.execute(_RELEASE, holders)
+
+
+async def remove(connection: Connection, contents: list[tuple[int, bytes]]) -> None:
+    """Content (tenant, hash) that was just released: gone at once if nobody else holds it, without waiting for the sweep."""
+    await connection.execute(_REMOVE, [tenant for tenant, _ in contents], [digest for _, digest in contents])
 
 
 async def sweep(connection: Connection, *, older_than_s: float = KEPT_S) -> int:

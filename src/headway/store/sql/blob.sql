@@ -36,6 +36,12 @@ select exists (select 1 from blob_use where tenant = $1 and hash = $2 and holder
 -- name: release
 delete from blob_use where holder = any ($1::text[]);
 
+-- name: remove
+-- What was just released and nobody else holds. What somebody touched in the last seconds may be about to be held: the sweep sees to it.
+delete from blob b using unnest($1::int[], $2::bytea[]) as r (tenant, hash)
+where b.tenant = r.tenant and b.hash = r.hash and b.touched_at < clock_timestamp() - interval '5 seconds'
+    and not exists (select 1 from blob_use u where u.tenant = b.tenant and u.hash = b.hash);
+
 -- name: sweep
 -- What nobody needs and nobody has touched for $1 seconds.
 with gone as (

@@ -14,10 +14,10 @@ with told as (insert into event (tenant, kind, tasks) values ($5, 'task.checkpoi
 insert into checkpoint (task, kind, sequence, attempt, tenant, hash) values ($1, $2, $3, $4, $5, $6);
 
 -- name: drop_older
-delete from checkpoint where task = $1 and kind = $2 and sequence <= $3 returning task, kind, sequence;
+delete from checkpoint where task = $1 and kind = $2 and sequence <= $3 returning task, kind, sequence, tenant, hash;
 
 -- name: drop_one
-delete from checkpoint where task = $1 and kind = $2 and hash = $3 returning task, kind, sequence;
+delete from checkpoint where task = $1 and kind = $2 and hash = $3 returning task, kind, sequence, tenant, hash;
 
 -- name: good
 -- The checkpoints of tasks, newest first.
@@ -39,7 +39,7 @@ with gone as (
     limit $1
 )
 delete from checkpoint c using gone g where c.task = g.task and c.kind = g.kind and c.sequence = g.sequence
-returning c.task, c.kind, c.sequence;
+returning c.task, c.kind, c.sequence, c.tenant, c.hash;
 
 -- name: stage
 -- Stages that have ended well, of attempts that their nodes still answer for.
