@@ -9,62 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from headway.control.core import Core
-from headway.domain.lifecycle import Outcome, State
+from headway.domain.lifecycle import State
 from headway.domain.schedule import Scheduled
-from headway.domain.task import Category
-from headway.errors import ImpossibleTree, InvalidInput, NotFound, StaleEpoch, UnsatisfiableResources
+from headway.domain.task import Category, TaskSpec
+from headway.errors import InvalidInput, LimitExceeded, NotFound, StaleEpoch, UnsatisfiableResources
 from headway.policy.firing import Fate, Kind
-from headway.wire.exchange import Finished
-from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of, submit
-
-HOUR = datetime.timedelta(hours=1)
-
-
-async def apply(core: Core, name: str = "s", *, tenant: int = 1, **fields: Any) -> str:
-    fields = {"schedule": 3600, "task": function(), **fields}
-    if "tasks" in fields:
-        del fields["task"]
-    body = msgspec.json.encode({"name": name, **fields})
-    return (await core.schedules.apply(tenant, [msgspec.json.decode(body, type=Scheduled)]))[0].change
-
-
-async def fetch(core: Core, sql: str, *values: Any) -> list[Any]:
-    async with core.database.cold() as connection:
-        rows: list[Any] = await connection.fetch(sql, *values)
-    return rows
-
-
-async def firings(core: Core, name: str = "s") -> list[Any]:
-    return await fetch(core, "select f.* from firing f join schedule s on s.id = f.schedule where s.name = $1 order by at", name)
-
-
-async def fates(core: Core, name: str = "s") -> list[Fate]:
-    return [Fate(row["state"]) for row in await firings(core, name)]
-
-
-async def make_due(core: Core, name: str = "s") -> None:
-    """The next firing of an interval is now."""
-    await fetch(core, "update schedule set next_at = t, due_at = t, anchor = t from clock_timestamp() as t where name = $1", name)
-    core.bus.scheduled()
-
-
-async def _due_without_start(core: Core) -> None:
-    """As make_due, for schedules that were applied with a start in the future: all of them."""
-    await fetch(
-        core,
-        "update schedule set next_at = t, due_at = t, anchor = t, spec = (spec::jsonb - 'start')::text from clock_timestamp() as t",
-    )
-    core.bus.scheduled()
-
-
-async def has_fired(core: Core, count: int, name: str = "s") -> list[Any]:
-    async def enough() -> list[Any] | None:
-        rows = await firings(core, name)
-        return rows if len(rows) >= count else None
-
-    found: list[Any] = await eventually(enough)
-    return found
+from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of
+from tests.support.scheduling import HOUR, apply, due_without_start, fates, fetch, firings, has_fired, make_due
 
 
 async def test_a_schedule_fires_at_once_and_its_task_is_periodic(dsn):
@@ -159,17 +110,11 @@ async def test_what_no_node_could_run_is_refused_when_it_is_applied(dsn):
 
 async def test_many_are_applied_all_or_none(dsn):
     async with engine(dsn) as core:
-        good = Scheduled(3600, name="good", task=msgspec.convert(function(), _task_spec()))
-        bad = Scheduled("dayly", name="bad", task=msgspec.convert(function(), _task_spec()))
+        good = Scheduled(3600, name="good", task=msgspec.convert(function(), TaskSpec))
+        bad = Scheduled("dayly", name="bad", task=msgspec.convert(function(), TaskSpec))
         with pytest.raises(InvalidInput, match="schedule bad: "):
             await core.schedules.apply(1, [good, bad])
         assert await fetch(core, "select 1 from schedule") == []
-
-
-def _task_spec() -> Any:
-    from headway.domain.task import TaskSpec
-
-    return TaskSpec
 
 
 async def test_skip_leaves_a_firing_out_while_a_run_is_going(dsn):
@@ -277,7 +222,7 @@ async def test_a_triggered_run_counts_as_going(dsn):
     async with engine(dsn) as core:
         await apply(core, start=(datetime.datetime.now(datetime.UTC) + HOUR).isoformat())
         await core.schedules.trigger(1, "s")
-        await _due_without_start(core)
+        await due_without_start(core)
         await has_fired(core, 2)
         assert sorted(await fates(core)) == [Fate.STARTED, Fate.SKIPPED]
 
@@ -349,7 +294,7 @@ async def test_schedules_of_tenants_are_apart(dsn):
 async def test_three_servers_fire_five_hundred_schedules_once(dsn):
     async with engine(dsn, holder="one") as core, engine(dsn, holder="two"), engine(dsn, holder="three"):
         start = (datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=1)).isoformat()
-        task = msgspec.convert(function(), _task_spec())
+        task = msgspec.convert(function(), TaskSpec)
         await core.schedules.apply(1, [Scheduled(3600, start=start, name=f"s{n}", task=task) for n in range(500)])
 
         async def all_fired() -> bool:
@@ -401,7 +346,7 @@ async def test_a_schedule_that_cannot_fire_is_stopped_and_does_not_hold_up_the_o
         for name in ("bad", "good"):
             await apply(core, name, start=start)
         await fetch(core, "update schedule set body = '{\"task\": 7}' where name = 'bad'")
-        await _due_without_start(core)
+        await due_without_start(core)
         await has_fired(core, 1, "good")
 
         async def stopped() -> Any:
@@ -411,21 +356,6 @@ async def test_a_schedule_that_cannot_fire_is_stopped_and_does_not_hold_up_the_o
         assert len(await fetch(core, "select 1 from event where kind = 'alert.schedule_stopped'")) == 1
 
 
-async def test_a_run_that_cannot_be_done_in_time_fails_with_the_reason_and_an_alert(dsn):
-    async with engine(dsn) as core:
-        start = (datetime.datetime.now(datetime.UTC) + HOUR).isoformat()
-        await apply(core, start=start, tasks=[function(name="a"), function(name="b", after=["a"])])
-        await fetch(core, "update schedule set problem = 'a → b takes 2h'")
-        await _due_without_start(core)
-        (row,) = await has_fired(core, 1)
-        assert Fate(row["state"]) is Fate.IMPOSSIBLE
-        states = await fetch(core, "select state, error from task_anywhere where tree = $1 order by id", row["run"])
-        assert [r["state"] for r in states] == [State.FAILED, State.SKIPPED]
-        assert "a → b takes 2h" in states[0]["error"]
-        (alert,) = await fetch(core, "select data from event where kind = 'alert.impossible_tree'")
-        assert msgspec.json.decode(alert["data"])["problem"] == "a → b takes 2h"
-
-
 async def test_jitter_delays_each_firing_by_less_than_its_length(dsn):
     async with engine(dsn) as core:
         await apply(core, schedule="hourly", jitter="30m")
@@ -433,77 +363,48 @@ async def test_jitter_delays_each_firing_by_less_than_its_length(dsn):
         assert datetime.timedelta(0) <= row["late"] < datetime.timedelta(minutes=30)
 
 
-async def _ran(core: Core, seconds: float, *names: str, times: int = 12) -> None:
-    """A history: each of these ran so often and took so long."""
-    from headway.control.predictions import work_of
-    from headway.domain.task import define
-
-    rows = []
-    for name in names:
-        spec = msgspec.convert(function(name=name, args=[name]), _task_spec())
-        rows += [(work_of(1, define(spec)), len(rows) + at + 1, seconds + at * 0.01, name) for at in range(times)]
-    async with core.database.cold() as connection:
-        await connection.executemany("insert into run_sample (work, task, tenant, seconds, name) values ($1, $2, 1, $3, $4)", rows)
-    core.predictions.forget()
-
-
-def _chain() -> list[dict[str, Any]]:
-    return [function(name="a", args=["a"]), function(name="b", args=["b"], after=["a"]), function(name="c", args=["c"])]
-
-
-async def test_a_tree_that_is_known_to_take_longer_than_its_interval_is_refused_with_the_chain(dsn):
+async def test_a_task_learns_for_which_moment_it_runs(dsn):
     async with engine(dsn) as core:
-        await _ran(core, 40.0, "a", "b")
-        with pytest.raises(ImpossibleTree, match=r"a \(40s\) → b \(40s\) takes 1m20s .* interval is 1m") as caught:
-            await apply(core, schedule=60, tasks=_chain())
-        assert caught.value.extra["chain"] == ["a", "b"]
-        assert await fetch(core, "select 1 from schedule") == []
-        assert await apply(core, schedule=90, tasks=_chain()) == "created"
-        assert await apply(core, "overlapping", schedule=60, overlap="allow", tasks=_chain()) == "created"
+        await apply(core, task=function(input={"day": "${firing}", "other": "${firings}"}))
+        (row,) = await has_fired(core, 1)
+        (task,) = await fetch(core, "select input from task")
+        assert msgspec.json.decode(task["input"]) == {"day": row["at"].isoformat(), "other": "${firings}"}
 
 
-async def test_a_tree_that_turns_out_to_take_longer_fails_in_the_same_words_with_an_alert(dsn):
+async def test_a_firing_above_the_tenant_s_limit_is_skipped_with_the_reason(dsn):
     async with engine(dsn) as core:
-        await apply(core, schedule=60, tasks=_chain())
+        body = '{"isolation": "none", "rate_per_hour": 1, "burst": 1}'
+        await fetch(core, "update tenant set subscription = $1, changed_at = clock_timestamp() where id = 1", body)
+        await core.tenants.refresh()
+        await apply(core, overlap="allow")
         await has_fired(core, 1)
-        await fetch(core, "update schedule set checked_at = now() - interval '1 hour'")
-        await _ran(core, 40.0, "a", "b")
-        await core.feasibility.run_once()
-        (schedule,) = await fetch(core, "select problem from schedule")
-        assert "a (40s) → b (40s) takes 1m20s" in schedule["problem"]
-        await fetch(core, "update schedule set running = '{}'")
         await make_due(core)
-        rows = await has_fired(core, 2)
-        assert Fate(rows[-1]["state"]) is Fate.IMPOSSIBLE
-        failed = await fetch(core, "select error from dead_letter where tree = $1", rows[-1]["run"])
-        assert all(schedule["problem"] in msgspec.json.decode(row["error"])["message"] for row in failed)
-        assert len(failed) == 2  # a and c; b is skipped behind a
-        assert len(await fetch(core, "select 1 from event where kind = 'alert.impossible_tree'")) == 1
-        # A longer interval is the way out.
-        assert await apply(core, schedule=120, tasks=_chain()) == "changed"
-        assert (await fetch(core, "select problem from schedule"))[0]["problem"] is None
+        await has_fired(core, 2)
+        assert sorted(await fates(core)) == [Fate.STARTED, Fate.SKIPPED]
+        assert "subscription allows" in next(row["note"] for row in await firings(core) if row["note"])
+        with pytest.raises(LimitExceeded):
+            await core.schedules.trigger(1, "s")
+        assert len(await fetch(core, "select 1 from task")) == 1
 
 
-async def test_runs_are_sampled_from_what_ended_and_predict_the_next(dsn):
+async def test_a_database_that_refuses_for_its_own_reasons_stops_no_schedule(dsn, monkeypatch):
+    """As when the disk is full: it is tried again, and the schedule is not to blame."""
+    import asyncpg
+
+    from headway.control import starting
+
     async with engine(dsn) as core:
-        agent = await ScriptedAgent(core, cpus=64).join()
-        spec = function(name="work", args=["x"])
-        await submit(core, *(function(args=["x"], name="work", size=size) for size in range(1, 31)))
-        sizes = {r["id"]: r["size"] for r in await fetch(core, "select id, size from task")}
-        now = round((core.clock.now_us() - 1_000_000) / 1000)
-        for order in await agent.orders(30):
-            begun = now - round(sizes[order.id] * 100)
-            await agent.say(finished=[Finished(order.id, order.attempt, Outcome.SUCCEEDED, started_ms=begun, ended_ms=now)])
+        real, tried = starting.store_batch, 0
 
-        async def sampled() -> bool:
-            await core.feasibility.sampler.run_once()
-            return len(await fetch(core, "select 1 from run_sample")) == 30
+        async def refuse_twice(connection: Any, batch: Any) -> None:
+            nonlocal tried
+            tried += 1
+            if tried <= 2:
+                raise asyncpg.DiskFullError("no space left on device")
+            await real(connection, batch)
 
-        await eventually(sampled)
-        core.predictions.forget()
-        specs = [msgspec.convert({**spec, "size": 60.0, "attempts": 7}, _task_spec())]
-        forecast = await core.feasibility.forecast(1, specs, [await core.drafts.define(1, specs[0])])
-        said = forecast.tasks["work"]
-        assert said.law.value == "n"
-        assert said.seconds == pytest.approx(6.0, rel=0.1)
-        assert await core.feasibility.sampler.run_once() == 0  # each end is read once
+        monkeypatch.setattr(starting, "store_batch", refuse_twice)
+        await apply(core)
+        await has_fired(core, 1)
+        (row,) = await fetch(core, "select paused_at, problem from schedule")
+        assert (row["paused_at"], row["problem"]) == (None, None)

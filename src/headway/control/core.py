@@ -148,11 +148,11 @@ class Core:
         self.bounded_waiting = BoundedWaiting(database, self.leader, bus)
         self.timekeeper = Timekeeper(database, self.leader, bus, Expander(self.definitions, self.ids, clock))
         self.starter = Starter(self.drafts, self.definitions, self.ids, clock, bus)
-        self.firing = Firing(database, self.leader, self.starter, self.actions)
+        self.firing = Firing(database, self.leader, self.starter, self.actions, self.allowances)
         self.predictions = Predictions(database)
         sampler = Sampler(database, self.leader, self.definitions)
         self.feasibility = Feasibility(database, self.leader, self.definitions, self.predictions, sampler)
-        self.schedules = Schedules(database, self.drafts, self.fleet, self.starter, self.feasibility, bus)
+        self.schedules = Schedules(database, self.drafts, self.fleet, self.starter, self.feasibility, self.allowances, bus)
         self.reaper = Reaper(
             database, self.leader, self.definitions, self.fleet, bus, holder, lambda: self.url, settings.lost_s, settings.hold_s
         )

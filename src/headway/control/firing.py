@@ -15,10 +15,11 @@ import asyncpg
 import msgspec
 
 from headway.control.actions import Actions
+from headway.control.allowances import Allowance, Allowances
 from headway.control.leader import Leader
 from headway.control.starting import Start, Started, Starter
 from headway.domain.schedule import Overlap, ScheduleSpec, Timing, timing
-from headway.errors import HeadwayError, StaleEpoch, Unavailable
+from headway.errors import Forbidden, HeadwayError, LimitExceeded, StaleEpoch, Unavailable
 from headway.logs import log
 from headway.policy import firing as policy
 from headway.policy.firing import Fate, Kind
@@ -31,6 +32,9 @@ MOST_TASKS = 20_000  # in one transaction
 TIMINGS = 50_000  # kept in memory
 AGAIN_S = 2.0  # how often to tell a run again that it is replaced
 TURN_S = 0.25  # how often to look whether a run has ended that a firing waits for
+
+# What lies in a schedule itself. Anything else, such as a full disk, is not its fault, and is tried again.
+FAULTS = (HeadwayError, msgspec.MsgspecError, ValueError, KeyError, asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
 
 _LOOK = query("schedule.look")
 _DUE = query("schedule.due")
@@ -64,6 +68,7 @@ class Firing:
     leader: Leader
     starter: Starter
     actions: Actions
+    allowances: Allowances
     _timings: dict[int, tuple[str, Timing]] = field(default_factory=dict)
     _cancelled: dict[int, float] = field(default_factory=dict)  # run -> when it was told
 
@@ -88,7 +93,7 @@ class Firing:
             return await self._transact(work, None)
         except (StaleEpoch, Unavailable):
             raise
-        except (HeadwayError, asyncpg.PostgresError, msgspec.MsgspecError, ValueError, KeyError) as error:
+        except FAULTS as error:
             log("schedule.batch_failed", level="warning", error=repr(error))
         async with self.database.cold() as connection:
             ids = [row["id"] for row in await connection.fetch(_DUE if work == self._due else _TURNS, BATCH, None)]
@@ -97,19 +102,49 @@ class Firing:
                 await self._transact(work, [number])
             except (StaleEpoch, Unavailable):
                 raise
-            except (HeadwayError, asyncpg.PostgresError, msgspec.MsgspecError, ValueError, KeyError) as error:
+            except FAULTS as error:
                 await self._stop(number, error)
         return len(ids)
 
     async def _transact(self, work: Any, only: list[int] | None) -> int:
+        taken: list[tuple[Allowance, int]] = []
+
         async def inside(connection: Connection) -> tuple[int, Started]:
             await self.leader.fence(connection, "timekeeper")
             count, found = await work(connection, only)
+            count -= await self._keep_to_limits(found, taken)
             return count, await self._store(connection, found)
 
-        count, started = await self.database.transact(inside)
+        try:
+            count, started = await self.database.transact(inside)
+        finally:
+            for allowance, tasks in taken:
+                allowance.stored(tasks)
         self.starter.tell(started)
         return count
+
+    async def _keep_to_limits(self, found: Round, taken: list[tuple[Allowance, int]]) -> int:
+        """A schedule is a way to submit like others: above the tenant's limit a firing is skipped, and one that waits waits on (A3).
+
+        Returns how many wait on.
+        """
+        allowed = []
+        waits = 0
+        for start in found.starts:
+            tasks = len(start.schedule["definitions"])
+            try:
+                allowance = await self.allowances.take(start.schedule["tenant"], tasks)
+            except (LimitExceeded, Forbidden) as error:
+                if start.waited:
+                    waits += 1
+                else:
+                    found.rows.append((*start.key, start.kind, Fate.SKIPPED, None, start.missed, error.detail, None))
+                continue
+            if allowance is not None:
+                taken.append((allowance, tasks))
+            allowed.append(start)
+        found.starts = allowed
+        return waits
 
     async def _due(self, connection: Connection, only: list[int] | None) -> tuple[int, Round]:
         """Schedules whose time has come."""

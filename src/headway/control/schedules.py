@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from headway.control.allowances import Allowance, Allowances
 from headway.control.bus import Bus
 from headway.control.draft import Drafts
 from headway.control.feasibility import Feasibility
@@ -76,6 +77,7 @@ class Schedules:
     fleet: Fleet
     starter: Starter
     feasibility: Feasibility
+    allowances: Allowances
     bus: Bus
 
     async def apply(self, tenant: int, asked: Sequence[Scheduled]) -> list[Applied]:
@@ -154,13 +156,20 @@ class Schedules:
         async def work(connection: Connection) -> Any:
             row = await _locked(connection, tenant, name)
             start = Start(row, row["now"], Kind.TRIGGER)
+            if (allowance := await self.allowances.take(tenant, len(row["definitions"]))) is not None:
+                taken.append((allowance, len(row["definitions"])))
             started = await self.starter.start(connection, [start])
             going = [r["id"] for r in await connection.fetch(_GOING, row["running"])]
             if start.run is not None:
                 await set_running(connection, {row["id"]: [*going, start.run]})
             return started
 
-        started = await self.database.transact(work)
+        taken: list[tuple[Allowance, int]] = []
+        try:
+            started = await self.database.transact(work)
+        finally:
+            for allowance, tasks in taken:
+                allowance.stored(tasks)
         self.starter.tell(started)
         start: Start = started.starts[0]
         return start

@@ -36,6 +36,7 @@ _TAKE_TURNS = query("schedule.take_turns")
 _ALARM = query("schedule.alarm")
 _FAIL = query("task.fail")
 _work = msgspec.json.Decoder(Work)
+FIRING = b"${firing}"  # stands for the moment in a task's input: a backfill is of little use without it
 
 
 @dataclass
@@ -121,6 +122,8 @@ class Starter:
         marks = {"schedule": start.schedule["name"], "firing": start.at.isoformat()}
         for draft in drafts:
             draft.labels = _labelled(draft.labels, marks)
+            if FIRING in draft.input:
+                draft.input = draft.input.replace(FIRING, start.at.isoformat().encode())
         return drafts
 
     async def _fail_impossible(self, connection: Connection, kept: list[tuple[Start, Request]], effects: Effects) -> None:

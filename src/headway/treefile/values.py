@@ -109,7 +109,7 @@ class Reader:
             if name in self.parameters:
                 self.used.add(name)
                 return self.parameters[name]
-            if name.isupper():
+            if name.isupper() or name == "firing":  # the moment a schedule fires for: known when it does
                 return found[0]
             near = did_you_mean(name, self.parameters)
             return self.fail(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headway.domain.task import Edge, RetrySpec, TaskSpec, When
-from headway.errors import InvalidInput, NotFound
+from headway.errors import ImpossibleTree, InvalidInput, NotFound
 from headway.treefile import Tree, load, load_file
 
 NIGHTLY = """
@@ -229,6 +229,44 @@ def test_several_trees_stand_in_one_file_and_in_several_documents() -> None:
 
 def test_the_schedule_of_a_subtask_may_be_once_for_each_run() -> None:
     assert one("t:\n  task:\n    command: x\n    sub: {command: y, schedule: 0}\n").schedule is None
+
+
+def test_a_subtask_may_run_more_often_than_its_tree_and_then_runs_by_itself_too() -> None:
+    tree = one(
+        "t:\n  task:\n    schedule: 300\n    command: x\n    a: {command: y, schedule: 60}\n    b: {command: z, schedule: 5m}\n"
+    )
+    assert {name: spec.schedule for name, spec in tree.parts.items()} == {"a": 60}  # b runs as often as the tree: once for each run
+
+
+@pytest.mark.parametrize(
+    ("parent", "child"),
+    [
+        ("300", "600"),
+        ("daily", "weekly"),
+        ("'0 3 * * *'", "'0 3 * * MON-FRI'"),
+        ("hourly", "'0 */2 * * *'"),
+        ("monthly", "annually"),
+    ],
+)
+def test_a_subtask_scheduled_less_often_than_what_waits_for_it_is_refused_with_the_chain(parent: str, child: str) -> None:
+    text = f"t:\n  task:\n    schedule: {parent}\n    command: x\n    mid:\n      command: y\n      low: {{command: z, schedule: {child}}}\n"
+    with pytest.raises(ImpossibleTree, match="'low' .* less often than 'task'") as caught:
+        one(text)
+    assert caught.value.extra["chain"] == ["low", "mid", "task"]
+    assert caught.value.extra["line"] == 7
+
+
+@pytest.mark.parametrize(
+    ("parent", "child"), [("weekly", "daily"), ("monthly", "weekly"), ("monthly", "monthly"), ("'0 9 * * 1-5'", "daily")]
+)
+def test_a_subtask_scheduled_as_often_or_more_often_is_fine(parent: str, child: str) -> None:
+    one(f"t:\n  task:\n    schedule: {parent}\n    command: x\n    low: {{command: z, schedule: {child}}}\n")
+
+
+def test_between_two_subtasks_the_rarer_one_below_is_refused_too() -> None:
+    text = "t:\n  task:\n    schedule: daily\n    command: x\n    mid:\n      command: y\n      schedule: 1h\n      low: {command: z, schedule: 6h}\n"
+    with pytest.raises(ImpossibleTree, match="'low' .* less often than 'mid'"):
+        one(text)
 
 
 @pytest.mark.parametrize("every", ["0", "300", "10m", "daily", "annually", "'0 3 * * *'"])
