@@ -249,8 +249,9 @@ def test_a_subtask_may_run_more_often_than_its_tree_and_then_runs_by_itself_too(
     ],
 )
 def test_a_subtask_scheduled_less_often_than_what_waits_for_it_is_refused_with_the_chain(parent: str, child: str) -> None:
-    text = f"t:\n  task:\n    schedule: {parent}\n    command: x\n    mid:\n      command: y\n      low: {{command: z, schedule: {child}}}\n"
-    with pytest.raises(ImpossibleTree, match="'low' .* less often than 'task'") as caught:
+    below = f"    mid:\n      command: y\n      low: {{command: z, schedule: {child}}}\n"
+    text = f"t:\n  task:\n    schedule: {parent}\n    command: x\n{below}"
+    with pytest.raises(ImpossibleTree, match=r"'low' .* less often than 'task'") as caught:
         one(text)
     assert caught.value.extra["chain"] == ["low", "mid", "task"]
     assert caught.value.extra["line"] == 7
@@ -264,8 +265,9 @@ def test_a_subtask_scheduled_as_often_or_more_often_is_fine(parent: str, child: 
 
 
 def test_between_two_subtasks_the_rarer_one_below_is_refused_too() -> None:
-    text = "t:\n  task:\n    schedule: daily\n    command: x\n    mid:\n      command: y\n      schedule: 1h\n      low: {command: z, schedule: 6h}\n"
-    with pytest.raises(ImpossibleTree, match="'low' .* less often than 'mid'"):
+    below = "    mid:\n      command: y\n      schedule: 1h\n      low: {command: z, schedule: 6h}\n"
+    text = f"t:\n  task:\n    schedule: daily\n    command: x\n{below}"
+    with pytest.raises(ImpossibleTree, match=r"'low' .* less often than 'mid'"):
         one(text)
 
 

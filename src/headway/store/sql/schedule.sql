@@ -73,7 +73,7 @@ update schedule s set running = r.running::bigint[] from unnest($1::int[], $2::t
 -- name: stop
 -- A schedule that cannot fire is paused, and says why.
 with stopped as (
-    update schedule set paused_at = clock_timestamp(), problem = $2 where id = $1 returning tenant, name
+    update schedule set paused_at = clock_timestamp(), problem = $2 where id = $1 and paused_at is null returning tenant, name
 )
 insert into event (tenant, kind, data)
 select tenant, 'alert.schedule_stopped', json_build_object('schedule', name, 'problem', $2::text)::text from stopped;
