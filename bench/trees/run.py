@@ -6,7 +6,8 @@
 
 The tree: 9,900 leaves, 99 tasks that each wait for 100 of them, one root. All run the same function that does nothing. A clock
 runs from before the first byte of the request until SQL says that the last task is final; peers, until their root has a result.
-The speed of a shared machine drifts by up to two times within seconds, so only ratios inside one round compare.
+The speed of a shared machine drifts by up to two times within seconds, so only ratios inside one round compare; the CPU time that all
+processes of Headway took for a node (without PostgreSQL's waits for the disk) does not depend on who else uses the machine.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ sys.path.insert(0, str(HERE.parent / "peers"))
 import install  # noqa: E402  (the folders are no packages: their programs run in two environments)
 import services  # noqa: E402
 
-from headway.bench import bodies  # noqa: E402
+from headway.bench import bodies, processes  # noqa: E402
 from headway.bench.instance import Instance, throw_away  # noqa: E402
 
 MIDDLE, EACH = 99, 100
+NODES = MIDDLE * EACH + MIDDLE + 1
 PEER_NODES = {"celery": 1_000, "ray": 2_000, "dask": 2_000}  # a few seconds each
 MILLION = 1_000_000
 MEMORY_BAR_MB = 400
@@ -61,6 +63,7 @@ def _options() -> argparse.Namespace:
 
 async def _race(wanted: list[str], rounds: int) -> int:
     rates: dict[str, list[float]] = {name: [] for name in ("flat", "tree", *wanted) if name != "headway"}
+    spent: dict[str, list[float]] = {"flat": [], "tree": []}
     with tempfile.TemporaryDirectory(prefix="headway-trees-") as folder:
         peers = [name for name in wanted if name in PEER_NODES]
         python = install.environment(HERE / "requirements.txt") if peers else None
@@ -69,18 +72,27 @@ async def _race(wanted: list[str], rounds: int) -> int:
             for warm in (_flat, _tree):
                 await warm(instance)
             for number in range(rounds):
-                rates["flat"].append(await _flat(instance))
-                rates["tree"].append(await _tree(instance))
+                for name, work in (("flat", _flat), ("tree", _tree)):
+                    before = processes.cpu_seconds(instance.roots)
+                    rates[name].append(await work(instance))
+                    spent[name].append((processes.cpu_seconds(instance.roots) - before) / NODES * 1e6)
                 for name in peers:
                     rates[name].append(_peer(str(python), name, Path(folder)))
                 print(f"round {number + 1}: {_line({name: found[-1] for name, found in rates.items()})}", file=sys.stderr)
     ratios = {name: statistics.median(t / f for t, f in zip(rates["tree"], found, strict=True)) for name, found in rates.items()}
-    print(json.dumps({"nodes_per_s": {n: [round(r) for r in f] for n, f in rates.items()}, "tree_to": _rounded(ratios)}))
+    found = {
+        "nodes_per_s": {n: [round(r) for r in f] for n, f in rates.items()},
+        "tree_to": _rounded(ratios),
+        "cpu_us_a_node": {n: [round(us) for us in f] for n, f in spent.items()},
+        "cpu_flat_to_tree": round(statistics.median(f / t for f, t in zip(spent["flat"], spent["tree"], strict=True)), 2),
+    }
+    print(json.dumps(found))
     return 0
 
 
 async def _flat(instance: Instance) -> float:
-    body = {"task": {"function": bodies.NOOP}, "inputs": [[f"{n:08d}"] for n in range(MIDDLE * EACH + MIDDLE + 1)]}
+    """The same tasks, one by one as in the tree, without the edges."""
+    body = [{key: value for key, value in node.items() if key != "after"} for node in _nodes(MIDDLE, EACH)]
     began = time.monotonic()
     ids = [int(one) for one in (await instance.call("POST", "/v1/tasks", body))["ids"]]
     await _until(instance, _LEFT_FLAT, min(ids), max(ids))

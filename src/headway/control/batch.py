@@ -14,7 +14,7 @@ from headway.control.bus import by_group
 from headway.control.definitions import Interned
 from headway.control.draft import Draft
 from headway.control.subtasks import Parent
-from headway.domain.graph import levels
+from headway.domain.graph import levels, levels_in_order
 from headway.domain.lifecycle import State
 from headway.domain.task import When
 from headway.errors import Conflict, HeadwayError, IdempotencyConflict, InvalidInput
@@ -32,6 +32,7 @@ _ENDED = query("task.ended_upstream")
 _TREE = query("tree.add")
 _LEVELS = query("tree.add_levels")
 _FANS = query("fanout.add")
+_NOTHING: list[int] = []
 _BLOCKED, _SCHEDULED, _READY = int(State.BLOCKED), int(State.SCHEDULED), int(State.READY)  # enums are slow to pack
 
 
@@ -360,11 +361,14 @@ async def _add_fans(connection: Connection, batch: Batch) -> bool:
 
 
 async def _add_tree(connection: Connection, request: Request) -> None:
-    after = {position: [upstream for upstream, _ in draft.local] for position, draft in enumerate(request.drafts)}
-    level_of = levels(after)
-    counts = [0] * (max(level_of.values()) + 1)
-    for position, draft in enumerate(request.drafts):
-        draft.level = level_of[position]
-        counts[draft.level] += request.created[position]
+    after = [[edge[0] for edge in draft.local] if draft.local else _NOTHING for draft in request.drafts]
+    if all(upstream < position for position, waits in enumerate(after) for upstream in waits):
+        found = levels_in_order(after)
+    else:
+        found = list(dict(sorted(levels(dict(enumerate(after))).items())).values())
+    counts = [0] * (max(found) + 1)
+    for draft, level, created in zip(request.drafts, found, request.created, strict=True):
+        draft.level = level
+        counts[level] += created
     await connection.execute(_TREE, request.tree, request.tenant, request.tree_name, counts, request.strict)
     await connection.execute(_LEVELS, request.tree, list(range(len(counts))), counts)

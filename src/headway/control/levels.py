@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headway.control.settle import Effects
 
 CHUNK = 5_000
+MOST_REMEMBERED = 100_000
 _LOCK = query("tree.lock_strict")
 _COUNT = query("tree.count")
 _LOWEST = query("tree.lowest_left")
@@ -68,6 +69,15 @@ class Tally:
             if state is State.SUCCEEDED:
                 change.busy_ms += max(ended_ms - began_ms, 0)
 
+    def succeeded(self, tree: int, level: int, times_ms: list[tuple[int, int]]) -> None:
+        """Many tasks of a level succeeded, each with its beginning and end."""
+        change = self.of(tree, level)
+        change.ended[State.SUCCEEDED] = change.ended.get(State.SUCCEEDED, 0) + len(times_ms)
+        change.busy_ms += sum(ended - began for began, ended in times_ms)
+        first, last = min(began for began, _ in times_ms), max(ended for _, ended in times_ms)
+        change.first_ms = min(change.first_ms or first, first)
+        change.last_ms = max(change.last_ms or 0, last)
+
     def back(self, tree: int, level: int, state: State, count: int = 1) -> None:
         """Tasks that had ended in `state` are to run again."""
         change = self.of(tree, level)
@@ -86,7 +96,9 @@ async def count(connection: Connection, effects: Effects) -> None:
     changes = effects.levels.changes
     if not changes:
         return
-    strict = await connection.fetch(_LOCK, sorted({tree for tree, _ in changes}))
+    unknown = sorted({tree for tree, _ in changes if tree not in _EAGER})
+    strict = await connection.fetch(_LOCK, unknown) if unknown else []
+    _remember_eager(unknown, {row["id"] for row in strict})
     rows = [
         (tree, level, c.added, *(c.ended.get(s, 0) for s in (State.SUCCEEDED, State.FAILED, State.CANCELLED, State.SKIPPED)), c.spared,
          c.ended.get(State.EXPIRED, 0), c.busy_ms, c.first_ms, c.last_ms)
@@ -96,6 +108,15 @@ async def count(connection: Connection, effects: Effects) -> None:
     effects.levels.clear()
     for row in strict:
         await _open(connection, row["id"], row["open"], effects)
+
+
+_EAGER: set[int] = set()  # trees known not to be strict, which never changes: they need no lock
+
+
+def _remember_eager(looked_at: list[int], strict: set[int]) -> None:
+    if len(_EAGER) > MOST_REMEMBERED:
+        _EAGER.clear()
+    _EAGER.update(tree for tree in looked_at if tree not in strict)
 
 
 async def _open(connection: Connection, tree: int, now_open: int, effects: Effects) -> None:

@@ -96,19 +96,18 @@ async def _successes(connection: Connection, finished: list[tuple[int, Finished]
         _sparse([f.max_memory for _, f in finished]),
     )
     waited_for = []
-    in_trees = []
+    in_trees: dict[tuple[int, int], list[int]] = {}
     for task, tenant, shape, node, has_dependants, tree, level in done:
         effects.free(node, tenant, shape)
         effects.ended.append((task, State.SUCCEEDED))
         if has_dependants:
             waited_for.append((task, State.SUCCEEDED))
         if tree is not None:
-            in_trees.append((task, tree, level))
+            in_trees.setdefault((tree, level), []).append(task)
     if in_trees:
         said = {f.id: f for _, f in finished}
-        for task, tree, level in in_trees:
-            report = said[task]
-            effects.levels.end(tree, level, State.SUCCEEDED, began_ms=report.started_ms, ended_ms=report.ended_ms)
+        for (tree, level), tasks in in_trees.items():
+            effects.levels.succeeded(tree, level, [(said[task].started_ms, said[task].ended_ms) for task in tasks])
     return waited_for
 
 
