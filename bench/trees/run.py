@@ -164,7 +164,8 @@ async def _million(nodes: int) -> int:
         submitted = time.monotonic() - began
         stored = _memory_mb(instance.roots[0], "VmHWM")
         tree = int(accepted["tree"])
-        await _until(instance, _LEFT, tree)
+        print(f"stored after {submitted:.1f} s, the server at {stored} MB", file=sys.stderr)
+        await _drained(instance, tree, accepted["count"])
         drained = time.monotonic() - began - submitted
         done = await instance.connection.fetchval(_DONE, tree)
         peak = _memory_mb(instance.roots[0], "VmHWM")
@@ -175,6 +176,16 @@ async def _million(nodes: int) -> int:
     }  # fmt: skip
     print(json.dumps(found))
     return 0 if done == accepted["count"] and peak < MEMORY_BAR_MB else 1
+
+
+async def _drained(instance: Instance, tree: int, count: int) -> None:
+    """Until the tree is done, with a word every ten seconds: a run that is cut short still says something."""
+    told = time.monotonic()
+    while (done := await instance.connection.fetchval(_DONE, tree)) < count and await instance.connection.fetchval(_LEFT, tree):
+        if time.monotonic() - told > 10:
+            told = time.monotonic()
+            print(f"{done:,} of {count:,} done, the server at {_memory_mb(instance.roots[0], 'VmHWM')} MB", file=sys.stderr)
+        await asyncio.sleep(0.2)
 
 
 def _lines(middle: int, each: int) -> Iterator[bytes]:
