@@ -112,7 +112,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "audit": Entry("tenants:audit", "Who did what, the newest first."),
         "db": Entry("database:app", "The database: migrate, status."),
         "doctor": Entry("doctor:app", "Check machine, database and server, and say what to do."),
-        "simulate": Entry("simulate:app", "Simulate a day: waiting, misses, fairness and the fleet that is needed."),
+        "simulate": Entry("simulate:app", "Simulate a day: waiting, misses, fairness, fleet."),
         "bench": Entry("bench:app", "Measure throughput and latency on this machine."),
     },
 }

@@ -41,7 +41,7 @@ def simulate(
     plot: Annotated[str | None, typer.Option("--plot", help="Write plots over time.", metavar="FILE.svg")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Another number, another day.")] = 1,
 ) -> None:
-    """Simulate a day: waiting, misses, fairness and the fleet that is needed."""
+    """Simulate a day: waiting, misses, fairness, fleet."""
     from headway.cli.options import contents
     from headway.errors import InvalidInput
     from headway.simulate.load import Load, generate, recorded
