@@ -68,7 +68,7 @@ def main() -> None:
     for _ in range(given.rounds):
         for name, file in LANGUAGES.items():
             command = runner_command(name, {})
-            if command is None or shutil.which(command[0]) is None:
+            if command is None or shutil.which(name) is None:
                 print(f"{name:<10} is not on this machine")
                 continue
             rate = through_bridge(command, f"{runners_folder() / 'conformance' / file}:add", given.tasks)

@@ -21,7 +21,7 @@ from headway.agent.functions import RESULT_LIMIT, BadResult, NotFound
 from headway.agent.runner import Runner, run_as_runner
 
 VERSION = "1"
-READY_S = 30  # a Java runner compiles itself at its start
+READY_S = 60  # a Java runner compiles itself at its start
 DIED = 70
 
 

@@ -30,6 +30,6 @@ def runner_command(kind: str, added: Mapping[str, str]) -> list[str] | None:
 
 def runner_labels(added: Mapping[str, str]) -> dict[str, str]:
     """A label for each language whose functions this node can call in a warm process."""
-    names = [language.name for language in LANGUAGES if language.runner and shutil.which(language.runner[0])]
+    names = [language.name for language in LANGUAGES if language.runner and shutil.which(language.program)]
     there = [name for name, words in added.items() if words.strip() and shutil.which(shlex.split(words)[0])]
     return {f"runner/{name}": "yes" for name in (*names, *there)}

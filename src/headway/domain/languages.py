@@ -41,7 +41,7 @@ LANGUAGES = (
     Language("zsh", (".zsh",), ("zsh",)),
     Language("node", (".js", ".mjs", ".cjs"), ("node",), runner=("node", "{runners}/node.mjs")),
     Language("deno", (".ts",), ("deno", "run")),
-    Language("java", (".java",), ("java",), version=("-version",), runner=("java", "-XX:+UseSerialGC", "{runners}/Runner.java")),
+    Language("java", (".java",), ("java",), version=("-version",), runner=("sh", "{runners}/java.sh")),
     Language("jar", (".jar",), ("java", "-jar"), version=("-version",)),
     Language("go", (".go",), build=("go", "build", "-o", "{program}", "{source}"), version=("version",)),
     Language("rust", (".rs",), build=("rustc", "-O", "-o", "{program}", "{source}")),
