@@ -23,11 +23,8 @@ ROOM = Resources(cpus_milli=500, memory=128 * MIB, disk=64 * MIB)
 
 
 def need_groups() -> None:
-    if cgroups.find("probe") is None:
+    if cgroups.available() is None:
         pytest.skip("this machine lets us make no cgroups: limits are the watcher's here")
-    hierarchy = cgroups.find("probe")
-    assert hierarchy is not None
-    hierarchy.clear()
 
 
 def need_sandbox(folder: Path) -> None:

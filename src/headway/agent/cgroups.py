@@ -18,9 +18,12 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from headway.agent import tree
+
 MOUNT = "/sys/fs/cgroup"
 V1 = ("memory", "cpu", "cpuacct", "pids", "blkio")
-V1_NEEDED = ("memory", "pids")
+V2 = ("memory", "cpu", "pids", "io")
+NEEDED = ("memory", "pids")
 V1_THREAD = ("memory", "pids", "cpuacct")
 V1_LATER = ("cpu", "blkio")
 KEEPER = "keeper"
@@ -81,18 +84,35 @@ class Hierarchy(Protocol):
 
 def find(instance: str) -> Hierarchy | None:
     """The hierarchy this process may make groups in, or None: then rlimits and a watcher have to do."""
+    there = available()
+    if there is None:
+        return None
+    version, paths = there
+    if version == 1:
+        return _V1({name: f"{path}/headway-{instance}" for name, path in paths.items()})
+    return _V2(next(iter(paths.values())), instance, tuple(paths))
+
+
+def available() -> tuple[int, dict[str, str]] | None:
+    """The version, and for each controller where this process is in it and may make groups. Changes nothing."""
     own = _own()
     v1 = {name: f"{MOUNT}/{name}{own[name]}" for name in V1 if name in own and _usable(f"{MOUNT}/{name}{own[name]}")}
-    if all(name in v1 for name in V1_NEEDED):
-        return _V1({name: f"{path}/headway-{instance}" for name, path in v1.items()})
-    root = MOUNT if os.path.exists(f"{MOUNT}/cgroup.controllers") else None
-    if root is None or "" not in own:
+    if all(name in v1 for name in NEEDED):
+        return 1, v1
+    if "" not in own or not os.path.exists(f"{MOUNT}/cgroup.controllers"):
         return None
-    path = f"{root}{own['']}"
-    there = _read(f"{path}/cgroup.controllers").split()
-    if not _usable(path) or not {"memory", "pids"} <= set(there):
+    path = f"{MOUNT}{own['']}"
+    controllers = [name for name in V2 if name in _read(f"{path}/cgroup.controllers").split()]
+    if not _usable(path) or not all(name in controllers for name in NEEDED) or not _is_ours_alone(path):
         return None
-    return _V2(path, instance, tuple(name for name in ("memory", "cpu", "pids", "io") if name in there))
+    return 2, dict.fromkeys(controllers, path)
+
+
+def _is_ours_alone(path: str) -> bool:
+    """Version 2 wants a group with groups in it to hold no process: we may move our own into one, not those of others."""
+    processes = tree.table()
+    ours = tree.descendants([os.getppid()], processes)
+    return all(int(pid) in ours for pid in _read(f"{path}/cgroup.procs").split())
 
 
 def sweep() -> list[str]:

@@ -21,6 +21,7 @@ Ids = Annotated[list[str], typer.Argument(metavar="ID...")]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", help="Change a field first, for example attempts=5.", metavar="FIELD=VALUE")
 ]
+Tier = Annotated[str | None, typer.Option("--tier", help="Run it in this tier.")]
 Edit = Annotated[str | None, typer.Option("--edit", help="Change several: a JSON object, or @FILE.", metavar="JSON")]
 
 
@@ -46,15 +47,18 @@ def cancel(terminal: Terminal, ids: Ids) -> None:
     examples=[
         "headway retry 1234567890123456789",
         "headway retry 1234567890123456789 --set attempts=5 --set execution_cap=1h",
+        "headway retry 1234567890123456789 --tier premium    # it ran out of memory",
         "headway retry TREE    # what failed of a tree, and what was skipped behind it",
     ],
 )
-def retry(terminal: Terminal, ids: Ids, set_: Sets = None, edit: Edit = None) -> None:
+def retry(terminal: Terminal, ids: Ids, set_: Sets = None, edit: Edit = None, tier: Tier = None) -> None:
     """Send dead letters again, as they were or after an edit; of a tree, what failed and what was skipped behind it."""
     from headway.cli.options import edits
     from headway.cli.session import talk
 
     changes = edits(set_, edit)
+    if tier is not None:
+        changes["resources"] = tier
     body = {"edit": changes} if changes else None
 
     async def ask(server: Server) -> None:

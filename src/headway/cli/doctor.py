@@ -8,12 +8,13 @@ import shutil
 import stat
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headway.cli.enforcement import enforced
+from headway.cli.findings import Check
 from headway.cli.terminal import Terminal, command, group, paint
 
 if TYPE_CHECKING:
@@ -23,17 +24,7 @@ app = group("Check the set-up.")
 
 GIB = 2**30
 CLOCK_WARN_S, CLOCK_FAIL_S = 0.5, 5.0
-OPTIONAL_TOOLS = {"bwrap": "sandboxed tasks", "podman": "container tasks (or docker)"}
-
-
-@dataclass
-class Check:
-    """One line of the report."""
-
-    name: str
-    state: str  # ok | warn | fail
-    found: str
-    todo: str = ""
+OPTIONAL_TOOLS = {"podman": "container tasks (or docker)"}
 
 
 @command(
@@ -55,7 +46,7 @@ def doctor(
 
 
 async def _examine(settings: Settings) -> list[Check]:
-    checks = [*_machine(), *_folder(Path(settings.data_dir)), *_tools()]
+    checks = [*_machine(), *_folder(Path(settings.data_dir)), *_tools(), *enforced(settings)]
     checks += [one async for one in _database(settings)]
     checks += [one async for one in _server(settings)]
     return checks

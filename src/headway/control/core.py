@@ -61,9 +61,11 @@ from headway.control.timekeeper import Timekeeper
 from headway.control.tree_actions import TreeActions
 from headway.control.waiting import Waiting
 from headway.control.webhooks import Webhooks
+from headway.domain.task import Definition
 from headway.errors import HeadwayError, Unavailable
 from headway.logs import log
 from headway.policy import webhook
+from headway.policy.tiers import larger
 from headway.store.database import Database
 from headway.store.queries import query
 from headway.version import VERSION
@@ -89,6 +91,7 @@ class Core:
         self.queues = Queues(database, bus)
         self.definitions = Definitions(database, self.queues)
         self.definitions.confinement = self.tenants.confinement
+        self.definitions.larger = self._larger
         self.secrets = Secrets(database, self.definitions, Path(settings.secrets_key or Path(settings.data_dir) / "secrets.key"))
         self.contents = Contents(database, self.definitions, self.secrets)
         self.once = Once(database)
@@ -213,6 +216,11 @@ class Core:
         self.bus.on_remote.append(happened)
         self.webhooks.on_change.append(changed)
         self.dispatcher.sent.append(self.deliveries.wake)
+
+    def _larger(self, tenant: int, definition: Definition) -> Definition | None:
+        """A larger form that the tenant may have and some node could run."""
+        found = larger(definition, self.tenants.tiers(tenant), most_memory=self.tenants.get(tenant).max_memory)
+        return found if found is not None and self.fleet.could_run(found.resources) else None
 
     def begin_stop(self) -> None:
         """Nobody waits here any longer: long polls, waiting clients and streams are answered."""

@@ -50,6 +50,8 @@ class Definitions:
         self._by_id: dict[int, Interned] = {}
         self.with_results: set[int] = set()  # those whose orders carry results
         self._shape_ids: dict[tuple[Resources, Rules], int] = {}
+        # The next larger form of a task that ran out of memory, as far as its tenant and the fleet allow one (K2).
+        self.larger: Callable[[int, Definition], Definition | None] = lambda tenant, definition: None
         # What a tenant's subscription says: the least level of isolation, and the network its tasks may ask for.
         self.confinement: Callable[[int], tuple[str, Sequence[str]]] = lambda tenant: ("none", (EVERYTHING,))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from headway.control.definitions import Interned
-from headway.domain.resources import Capacity, describe, fits
+from headway.domain.resources import Capacity, Resources, describe, fits
 from headway.errors import UnsatisfiableResources
 from headway.store.database import Database
 from headway.store.queries import query
@@ -64,6 +64,10 @@ class Fleet:
         if changed:
             self._satisfiable.clear()
         return changed
+
+    def could_run(self, need: Resources) -> bool:
+        """Whether some node of the fleet, empty, has room for it."""
+        return any(fits(need, node.capacity) for node in self.nodes.values() if node.state != GONE)
 
     def check_satisfiable(self, wanted: Iterable[Interned]) -> None:
         """Refuse what no node of the fleet could ever run (G4). A fleet nobody has joined yet is not judged."""

@@ -28,6 +28,7 @@ from headway.wire.exchange import ErrorInfo, Finished, Notice, Output, Progress,
 _SUCCEED = query("task.succeed")
 _LOCK = query("task.lock")
 _RETRY = query("task.retry")
+_ENLARGE = query("task.enlarge")
 _KEEP = query("task.keep_attempts")
 _ENDED = query("task.end_without_success")
 _FAIL = query("task.fail")
@@ -139,8 +140,22 @@ async def failures(
         judged.append((row, report))
         {Step.AGAIN: retried, Step.CANCEL: cancelled, Step.GIVE_UP: dead}[verdict.step].append((row, report, verdict))
     await tell_killed(connection, judged, effects)
+    await _enlarge(connection, retried, definitions)
     await _retry(connection, retried, effects)
     return await _cancel(connection, cancelled, effects) + await _bury(connection, dead, definitions, effects)
+
+
+async def _enlarge(connection: Connection, retried: list[tuple[Any, Finished, Verdict]], definitions: Definitions) -> None:
+    """A task that ran out of memory is tried again in the next larger tier, where there is one it may have (K2)."""
+    rows = []
+    for row, report, _ in retried:
+        known = definitions.known(row["definition"]) if report.outcome == Outcome.OUT_OF_MEMORY else None
+        larger = definitions.larger(row["tenant"], known.definition) if known is not None else None
+        if larger is not None:
+            interned = await definitions.intern(row["tenant"], larger)
+            rows.append((row["id"], interned.id, interned.shape))
+    if rows:
+        await connection.execute(_ENLARGE, *_columns(sorted(rows)))
 
 
 async def _retry(connection: Connection, retried: list[tuple[Any, Finished, Verdict]], effects: Effects) -> None:

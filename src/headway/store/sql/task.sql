@@ -94,6 +94,12 @@ from r
 where t.id = r.id and t.state in (3, 4, 5)
 returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, t.state;
 
+-- name: enlarge
+-- Its next attempt gets the resources of a larger tier. The rows are locked by the caller.
+update task t set definition = r.definition, shape = r.shape
+from unnest($1::bigint[], $2::int[], $3::int[]) as r (id, definition, shape)
+where t.id = r.id;
+
 -- name: keep_attempts
 -- Attempts that were not the last.
 insert into attempt (task, attempt, node, leased_at, started_at, ended_at, outcome, exit_code, error, cpu_ms, max_memory)

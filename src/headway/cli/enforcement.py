@@ -1,0 +1,58 @@
+"""What an agent on this machine would enforce, and what not: for `doctor` (G3 H11)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from headway.cli.findings import Check
+
+if TYPE_CHECKING:
+    from headway.config import Settings
+
+_HOW = {"memory": "memory", "pids": "processes", "cpu": "CPU", "blkio": "IOPS and disk bandwidth", "io": "IOPS and disk bandwidth"}
+_ALL = ("memory", "processes", "CPU", "IOPS and disk bandwidth")
+
+
+def enforced(settings: Settings) -> Iterator[Check]:
+    if sys.platform != "linux":
+        yield Check("limits", "warn", "only the execution cap", "kernel limits and the sandbox need Linux")
+        return
+    from headway.agent import cgroups
+
+    yield _limits(cgroups.available() if settings.cgroups == "use" else None)
+    yield Check("disk limit", "ok", "by a watch on the task's folder; single files of isolated tasks also by RLIMIT_FSIZE")
+    yield _sandbox(settings)
+    yield _users()
+
+
+def _limits(there: tuple[int, dict[str, str]] | None) -> Check:
+    if there is None:
+        todo = "run the agent as root, or delegate a cgroup to it (docs/operators-cgroups.md)"
+        return Check("limits", "warn", "no cgroups: memory and processes are watched every 0.25 s, CPU and I/O are not limited", todo)
+    version, controllers = there
+    held = [_HOW[name] for name in controllers if name in _HOW]
+    missing = [what for what in _ALL if what not in held]
+    found = f"cgroups version {version}: {', '.join(held)}"
+    if missing:
+        return Check("limits", "warn", f"{found}; not {', '.join(missing)}", "enable these controllers for the agent's cgroup")
+    return Check("limits", "ok", found)
+
+
+def _sandbox(settings: Settings) -> Check:
+    from headway.agent.places import why_no_sandbox
+
+    why = why_no_sandbox(settings.sandbox_dir, settings.data_dir, settings.sandbox_uid)
+    if why is None:
+        return Check("sandbox", "ok", "bubblewrap with namespaces of its own and a filter of system calls")
+    return Check("sandbox", "warn", why, "needed for tenants other than the default one: install bubblewrap, allow user namespaces")
+
+
+def _users() -> Check:
+    from headway.agent.slots import can_change_user
+
+    if can_change_user():
+        return Check("users", "ok", "each isolated task is a user of its own")
+    found = "isolated tasks share the agent's user outside their sandbox"
+    return Check("users", "warn", found, "run the agent as root for users of their own")
