@@ -9,6 +9,7 @@
     ├── UnsatisfiableResources  no node of the fleet could ever run it
     ├── IdempotencyConflict     the same key came with another payload
     ├── LimitExceeded           try again after `retry_after` seconds
+    ├── CannotPromise           the task asked to be refused when its start would be too late
     ├── NotFound
     ├── Conflict                the thing is in a state that does not allow this
     ├── Unauthorized            no or unknown token
@@ -90,6 +91,15 @@ class LimitExceeded(HeadwayError):
 
     def __init__(self, detail: str, *, retry_after: float, hint: str | None = None, **extra: Any) -> None:
         super().__init__(detail, hint=hint, retry_after=retry_after, **extra)
+        self.retry_after = retry_after
+
+
+class CannotPromise(HeadwayError):
+    code = "cannot_promise"
+    title = "The task could not start in time"
+
+    def __init__(self, detail: str, *, retry_after: float, hint: str | None = None) -> None:
+        super().__init__(detail, hint=hint, retry_after=retry_after)
         self.retry_after = retry_after
 
 

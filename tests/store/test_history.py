@@ -285,3 +285,18 @@ async def test_a_deposed_archivist_drops_nothing(dsn):
         with pytest.raises(StaleEpoch):
             await core.archivist.run_once()
         assert of_day(day) <= await stored(core)
+
+
+async def test_an_agent_writes_output_and_progress_only_of_attempts_it_has_or_had(dsn):
+    async with engine(dsn) as core:
+        mine, other = await ScriptedAgent(core, "mine").join(), await ScriptedAgent(core, "other", cpus=0.1).join()
+        task = (await submit(core, function())).ids[0]
+        (order,) = await mine.orders()
+        await other.say(output=[Output(task, 1, 0, 1, 1, b"forged")], progress=[Progress(task, 1, 9.0, 9.0, "forged")])
+        await mine.say(output=[Output(task, 1, 1, 1, 1, b"right"), Output(task, 2, 0, 1, 1, b"of no attempt yet")])
+        await mine.succeed(order)
+        await mine.say(output=[Output(task, 1, 2, 1, 1, b"late")])
+        async with core.database.cold() as connection:
+            kept = [row["data"] for row in await connection.fetch("select data from output order by sequence")]
+            assert kept == [b"right", b"late"]
+            assert await connection.fetchval("select count(*) from progress") == 0

@@ -24,6 +24,7 @@ STATUS: dict[str, int] = {
     "unsatisfiable_resources": 422,
     "idempotency_conflict": 409,
     "limit_exceeded": 429,
+    "cannot_promise": 409,
     "not_found": 404,
     "conflict": 409,
     "unauthorized": 401,

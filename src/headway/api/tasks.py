@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
@@ -15,8 +16,11 @@ from headway.api.query import filter_of, seconds_of
 from headway.api.render import attempt_view, definition_of, task_view, with_io
 from headway.api.request import PEOPLE, TASKS, Http, answer, body_of, caller_of, core_of, id_of, may_see, rate_headers_of
 from headway.control import subtasks
+from headway.control.admission import Receipt
 from headway.control.core import Core
+from headway.control.draft import Draft
 from headway.control.subtasks import Parent
+from headway.domain import units
 from headway.domain.lifecycle import State
 from headway.domain.task import check_key
 from headway.errors import Conflict, InvalidInput, NotFound
@@ -65,14 +69,31 @@ async def submit(request: Http) -> Response[bytes]:
     if caller.role == "task":
         parent = Parent(caller.task, caller.attempt)
         await subtasks.confine(core.definitions, caller.tenant, caller.definition, drafts)
+    await core.promises.check(caller.tenant, drafts)
     receipt = await core.admission.submit(caller.tenant, drafts, parent=parent)
     headers = rate_headers_of(core, caller.tenant)
+    promise = await _promise(core, caller.tenant, drafts, receipt)
     if not single:
-        return answer(AcceptedMany([str(i) for i in receipt.ids], len(receipt.ids)), 201, headers)
+        return answer(AcceptedMany([str(i) for i in receipt.ids], len(receipt.ids), None, *promise), 201, headers)
     if not receipt.created[0]:
         row = await one(core, receipt.ids[0], caller.scope)
         return answer(Accepted(str(receipt.ids[0]), State(row["state"]).word, row["start_by"], created=False), 200, headers)
-    return answer(Accepted(str(receipt.ids[0]), State(receipt.state).word, to_datetime(receipt.start_by_us)), 201, headers)
+    start_by = to_datetime(receipt.start_by_us)
+    return answer(Accepted(str(receipt.ids[0]), State(receipt.state).word, start_by, True, *promise), 201, headers)
+
+
+async def _promise(
+    core: Core, tenant: int, drafts: Sequence[Draft], receipt: Receipt
+) -> tuple[datetime.datetime | None, str | None]:
+    """When they will probably have started, and a warning if that is too late (E7)."""
+    now_us = core.clock.now_us()
+    wait = 0.0 if receipt.state == State.LEASED else await core.promises.wait(tenant, drafts)
+    if wait is None:
+        return None, None
+    predicted = to_datetime(round(now_us + wait * 1_000_000))
+    late_s = (now_us + wait * 1_000_000 - receipt.start_by_us) / 1_000_000
+    warning = None if wait == 0 or late_s <= 0 else f"it will probably start {units.duration_text(late_s)} after start_by"
+    return predicted, warning
 
 
 @get("/v1/tasks")

@@ -41,6 +41,7 @@ EXIT_CODES: dict[str, Exit] = {
     "unsatisfiable_resources": Exit.BAD_FILE,
     "idempotency_conflict": Exit.BAD_FILE,
     "limit_exceeded": Exit.LIMIT,
+    "cannot_promise": Exit.LIMIT,
     "not_found": Exit.FAILED,
     "conflict": Exit.FAILED,
     "unauthorized": Exit.FORBIDDEN,
@@ -238,7 +239,7 @@ def _usage(name: str, error: Exception) -> int:
 def _tell(error: HeadwayError) -> int:
     where = error.extra.get("where") or error.extra.get("field")
     hint, wait = error.hint, error.extra.get("retry_after")
-    if error.code == "limit_exceeded" and wait:
+    if error.code in ("limit_exceeded", "cannot_promise") and wait:
         hint = f"try again in {wait:g} s" + (f"; {hint}" if hint else "")
     complain(error.detail, where=where, hint=hint)
     return EXIT_CODES[error.code]

@@ -45,6 +45,7 @@ from headway.control.outputs import Outputs
 from headway.control.planner import Planner
 from headway.control.predictions import Predictions, Sampler
 from headway.control.preemption import Preemption
+from headway.control.promises import Promises
 from headway.control.queues import Queues
 from headway.control.queueviews import QueueViews
 from headway.control.rates import Rates
@@ -121,6 +122,7 @@ class Core:
             lambda nodes: self.notifier.orders(nodes),
         )
         self.outlook = Outlook(database, self.leader, self.planner, clock)
+        self.promises = Promises(database, self.outlook, self.fleet)
         self.queue_views = QueueViews(database, clock, self.definitions, self.queues, self.outlook)
         self.notifier = Notifier(database, holder, bus, self.planner, self.exchanges, self.tenants)
         self.audit = Audit(database)

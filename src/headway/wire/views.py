@@ -122,6 +122,8 @@ class Accepted(msgspec.Struct):
     state: str
     start_by: datetime.datetime
     created: bool = True  # False: the idempotency key gave the first task back
+    predicted_start: datetime.datetime | None = None  # null when nothing is known to predict it from
+    warning: str | None = None  # says so when that is after start_by
 
 
 class AcceptedMany(msgspec.Struct):
@@ -130,6 +132,8 @@ class AcceptedMany(msgspec.Struct):
     ids: list[str]
     count: int
     tree: str | None = None
+    predicted_start: datetime.datetime | None = None  # of the last one
+    warning: str | None = None
 
 
 class LogLine(msgspec.Struct):

@@ -24,3 +24,7 @@ select state, shape, count(*) as count from (
 
 -- name: dead
 select count(*)::int from (select 1 from dead_letter where tenant = $1 limit $2) d;
+
+-- name: ready
+-- Ready tasks of a tenant, counted up to $2.
+select count(*)::int from (select 1 from task where tenant = $1 and state = 2 limit $2) r;

@@ -1,0 +1,32 @@
+"""The promise at admission (E7): when a task will probably start, and whether that is in time.
+
+Deliberately simple, since it is asked for every submission: what waits in front of it, over how fast its tenant is being served.
+`headway explain` estimates one task with more care, and with an interval.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+FULL = 0.95  # of the fleet: below it there is room, and what is ready goes out in the next round
+ROUNDS = 2  # what a few rounds of the planner hand out does not count as waiting
+
+
+class Load(msgspec.Struct, frozen=True):
+    """What one tenant's next task meets."""
+
+    nodes: int
+    utilisation: float
+    ahead: int  # ready tasks of the same tenant
+    per_s: float  # how many of them start in a second, lately; 0 = not known
+    round: int  # tasks the planner hands out at once
+
+
+def predicted_wait(load: Load, more: int = 0) -> float | None:
+    """Seconds until the last of `more` + 1 tasks submitted now starts; None when nothing is known to predict it from."""
+    if not load.nodes:
+        return None
+    ahead = load.ahead + more
+    if load.utilisation < FULL and ahead <= ROUNDS * max(load.round, 1):
+        return 0.0
+    return ahead / load.per_s if load.per_s > 0 else None

@@ -1,0 +1,67 @@
+"""The promise at admission (E7): the predicted start, the warning, the refusal."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from headway.api.tasks import _promise
+from headway.errors import CannotPromise
+from tests.support.engine import ScriptedAgent, engine, eventually, function, submit
+
+WHOLE = {"cpus": 1}  # of the node
+
+
+async def drafts(core, *specs):
+    return (await core.drafts.read(1, msgspec.json.encode(list(specs)), ndjson=False, key=None))[0]
+
+
+async def busy(core) -> ScriptedAgent:
+    """A node that finished a few tasks, runs one, and has many waiting; the planner has said so."""
+    agent = await ScriptedAgent(core, cpus=1).join()
+    await submit(core, *[function(resources=WHOLE) for _ in range(60)])
+    for _ in range(3):
+        await agent.succeed(*await agent.orders())
+    await agent.orders()
+
+    async def published() -> bool:
+        plan = await core.outlook.read()
+        return plan.utilisation >= 0.95 and plan.drain_per_s > 0
+
+    await eventually(published)
+    return agent
+
+
+async def test_on_a_full_fleet_a_task_that_asks_for_it_is_refused_when_it_could_not_start_in_time(dsn):
+    async with engine(dsn) as core:
+        await busy(core)
+        wait = await core.promises.wait(1, await drafts(core, function()))
+        assert wait is not None
+        assert wait > 1.0
+        with pytest.raises(CannotPromise) as refused:
+            await core.promises.check(1, await drafts(core, function(delay_tolerance="10ms", on_late="refuse")))
+        assert refused.value.retry_after == pytest.approx(wait, abs=0.1)
+        await core.promises.check(1, await drafts(core, function(delay_tolerance="10ms")))
+        await core.promises.check(1, await drafts(core, function(delay_tolerance="300d", on_late="refuse")))
+
+
+async def test_the_answer_says_when_it_will_probably_start_and_warns_when_that_is_too_late(dsn):
+    async with engine(dsn) as core:
+        await busy(core)
+        asked = await drafts(core, function(delay_tolerance="10ms"))
+        receipt = await core.admission.submit(1, asked)
+        predicted, warning = await _promise(core, 1, asked, receipt)
+        assert predicted is not None
+        assert predicted.timestamp() > receipt.start_by_us / 1_000_000
+        assert "after start_by" in warning
+
+
+async def test_with_room_it_is_promised_at_once_and_without_nodes_nothing_is(dsn):
+    async with engine(dsn) as core:
+        asked = await drafts(core, function(on_late="refuse"))
+        assert await core.promises.wait(1, asked) is None
+        await core.promises.check(1, asked)
+        await ScriptedAgent(core).join()
+        core.promises._loads.clear()
+        assert await core.promises.wait(1, asked) == 0.0
+        assert await core.promises.wait(1, await drafts(core, function(at="2099-01-01T00:00:00Z"))) is None
