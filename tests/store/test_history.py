@@ -17,6 +17,7 @@ from headway.errors import IdempotencyConflict, StaleEpoch
 from headway.store import listing, partitions
 from headway.store.database import Database
 from headway.store.queries import query
+from headway.wire.exchange import Output, Progress
 from tests.support.databases import run
 from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
 
