@@ -35,8 +35,8 @@ BATCH, ROUNDS = 500, 3
 FILL = """
     insert into task_history (id, start_by, eligible_at, ended_at, tenant, definition, shape, cap_ms, attempt, state, category,
         failures, resource_failures, node_losses, requeues, input)
-    select $1::bigint + n, now(), now(), now(), case when n in (10, 20, 30) then 999 else 1 + n % 100 end, 1, 1, 600000, 1, 6, 1, 0, 0, 0, 0,
-        '\\x' from generate_series(1, $2::int) n
+    select $1::bigint + n, now(), now(), now(), case when n in (10, 20, 30) then 999 else 1 + n % 100 end,
+        1, 1, 600000, 1, 6, 1, 0, 0, 0, 0, '\\x' from generate_series(1, $2::int) n
 """
 
 
