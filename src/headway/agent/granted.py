@@ -66,7 +66,7 @@ class Granted:
             values = self._secrets.get(number, {})
             for variable, name in content.secrets.items():
                 if variable not in values:
-                    raise NotStartable(f"the secret {name!r} does not exist any more")
+                    raise NotStartable(f"the secret {name!r} is not to be had: it was removed, or the server cannot open it")
                 env[variable] = values[variable]
         return env
 

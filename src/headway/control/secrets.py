@@ -16,6 +16,7 @@ from typing import Any
 from headway.control.definitions import Definitions
 from headway.domain.content import check_secret_name
 from headway.errors import ConfigError, InvalidInput, NotFound, Unavailable
+from headway.logs import log
 from headway.store.database import Database
 from headway.store.queries import query
 from headway.wire.exchange import Order
@@ -77,14 +78,23 @@ class Secrets:
             return {}
         async with self.database.cold() as connection:
             rows = await connection.fetch(_OF, [number for number, _, _ in wanted], [name for _, _, name in wanted])
-        values = {(row["definition"], row["name"]): self._open(row["tenant"], row) for row in rows}
+        values = {(row["definition"], row["name"]): value for row in rows if (value := self._opened(row)) is not None}
         found: dict[int, dict[str, str]] = {}
         for number, variable, name in wanted:
             if (number, name) in values:
                 found.setdefault(number, {})[variable] = values[number, name]
         return found
 
-    def _open(self, tenant: int, row: Any) -> str:
+    def _opened(self, row: Any) -> str | None:
+        """None for one that does not open: its task is told so by its node, and the orders of others go out all the same."""
+        try:
+            return self.open(row["tenant"], row)
+        except (Unavailable, ConfigError) as error:
+            log("secret.not_opened", level="error", tenant=row["tenant"], name=row["name"], error=str(error))
+            return None
+
+    def open(self, tenant: int, row: Any) -> str:
+        """The value of a sealed row."""
         from cryptography.exceptions import InvalidTag
 
         if row["key_id"] != self._key_id():
