@@ -84,3 +84,22 @@ async def test_killing_agent_and_server_in_the_middle_doubles_no_subtask(tmp_pat
         assert await made.fetchval("select count(*) from subtask where parent = $1", task) == count
         everything = "select (select count(*) from task) + (select count(*) from task_history) + (select count(*) from dead_letter)"
         assert await made.fetchval(everything) == count + 1
+
+
+async def test_a_script_that_submits_while_its_server_is_killed_goes_on_with_another(tmp_path):
+    """Two servers; the one that the command line would ask first is dead, and comes back later."""
+    go = tmp_path / "go"
+    script = f"""
+    while [ ! -e {go} ]; do sleep 0.05; done
+    headway submit -- sh -c 'echo 6 > "$HEADWAY_RESULT"' > /dev/null || exit
+    headway wait || exit
+    echo 7 > "$HEADWAY_RESULT"
+    """
+    async with cluster(tmp_path, servers=2) as made:
+        env = {"PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
+        (task,) = await made.submit({"command": ["/bin/sh", "-c", script], "env": env, "resources": SMALL})
+        await node_of(made, task)
+        made.servers[0].kill()
+        go.touch()
+        assert await result_of(made, task) == 7
+        assert await made.fetchval("select count(*) from subtask where parent = $1", task) == 1

@@ -7,6 +7,7 @@ HEADWAY_URL or the settings file; else the `headway up` that runs in the data fo
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -18,18 +19,29 @@ from headway.client import inside
 from headway.client.discovery import Place, find
 from headway.client.problems import error_from
 from headway.errors import InvalidInput, Unavailable
-from headway.wire.http import Http, Response
+from headway.wire.http import Http, NotSent, Response
 
 T = TypeVar("T")
+PATIENCE_S = 30.0  # of a task whose server is away
+PAUSE_S = 0.3
 
 
 class Server:
     """The server's API, typed by what the caller expects back."""
 
     def __init__(self, place: Place, *, tls_ca: str | None = None) -> None:
-        self.url = place.url
+        urls = [url.strip() for url in place.url.split(",") if url.strip()]  # several equal ones: any will do
         self.inside = inside.of(place.token)  # set when the command is run by a task
-        self._http = Http(place.url, token=place.token, tls_ca=tls_ca)
+        self._https = [Http(url, token=place.token, tls_ca=tls_ca) for url in urls]
+        self._at = 0
+
+    @property
+    def url(self) -> str:
+        return self._http.base_url
+
+    @property
+    def _http(self) -> Http:
+        return self._https[self._at % len(self._https)]
 
     async def get(self, path: str, kind: type[T], *, timeout: float | None = 30.0, **query: Any) -> T:
         return await self.send("GET", with_query(path, query), kind, timeout=timeout)
@@ -59,13 +71,28 @@ class Server:
         return msgspec.json.decode(response.body, type=kind), response.headers.get("etag")
 
     async def _answer(self, method: str, path: str, body: bytes, content_type: str, timeout: float | None) -> Response:
-        try:
-            response = await self._http.request(method, path, body=body, content_type=content_type, timeout=timeout)
-        except (ConnectionError, TimeoutError) as error:
-            raise no_answer(self.url, error) from error
-        if response.status >= 400:
-            raise error_from(response)
-        return response
+        """A server that cannot be reached is passed over for the next. What a task asks may be asked twice (its submissions have
+        keys), and it had better be: a server that restarts is no reason for a task to fail."""
+        until = time.monotonic() + (PATIENCE_S if self.inside is not None else 0.0)
+        tried = 0
+        while True:
+            try:
+                response = await self._http.request(method, path, body=body, content_type=content_type, timeout=timeout)
+            except (ConnectionError, TimeoutError) as error:
+                tried += 1
+                untried = isinstance(error, NotSent) and tried < len(self._https)
+                if not untried and time.monotonic() >= until:
+                    raise no_answer(self.url, error) from error
+                self._at += 1
+                if not untried:
+                    await asyncio.sleep(PAUSE_S)
+                continue
+            if response.status == 503 and time.monotonic() < until:
+                await asyncio.sleep(PAUSE_S)
+                continue
+            if response.status >= 400:
+                raise error_from(response)
+            return response
 
     async def lines(self, path: str, **query: Any) -> AsyncIterator[bytes]:
         """The lines of a streamed answer, as they come."""
@@ -91,7 +118,8 @@ class Server:
             raise no_answer(self.url, error) from error
 
     async def close(self) -> None:
-        await self._http.close()
+        for http in self._https:
+            await http.close()
 
 
 def talk(terminal: Terminal, ask: Callable[[Server], Awaitable[T]]) -> T:
