@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -12,6 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from headway.api.audit import QUIET, action_of
+from headway.api.openapi import TABLE
 from headway.wire.http import Http, Response
 from tests.support.cluster import TOKEN, Server
 
@@ -204,3 +207,17 @@ async def test_the_command_line_does_all_of_it(place):
     table = place.cli("audit", "--since", "1h").stdout
     assert "rate_per_hour: 3600 -> -" in table.replace("3600.0", "3600")
     assert place.cli("tenant", "set", "acme").returncode == 64
+
+
+async def test_every_call_that_may_change_something_leaves_a_row_whatever_route_it_takes(place):
+    changing = [
+        route
+        for route in TABLE
+        if route.method != "get" and not route.path.startswith("/v1/nodes/") and (route.method.upper(), route.path) not in QUIET
+    ]
+    assert len(changing) > 20
+    for route in changing:
+        await place.ask(TOKEN, route.method.upper(), re.sub(r"{\w+}", "2147483647", route.path), {})
+    told = await place.audit("?limit=1000")
+    assert {entry["action"] for entry in told} >= {action_of(route.method.upper(), route.path) for route in changing}
+    assert not [entry for entry in told if entry["result"] == "begun"]

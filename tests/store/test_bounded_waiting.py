@@ -141,3 +141,23 @@ async def test_wrong_words_are_refused_by_name(dsn, spec, field, says):
         with pytest.raises(InvalidInput, match=says) as refused:
             await submit(core, function(**spec))
         assert refused.value.field == field
+
+
+async def test_a_limit_can_be_changed_while_the_task_waits(dsn):
+    async with engine(dsn) as core:
+        task = (await submit(core, function(max_wait="1h"))).ids[0]
+        await core.changing.change(task, None, {"max_wait": "2h", "on_max_wait": "keep"})
+        (row,) = await rows(core, "select limit_ms, keep from waiting_limit")
+        assert (row["limit_ms"], row["keep"]) == (7_200_000, True)
+        await core.changing.change(task, None, {"max_wait": "200ms", "on_max_wait": "expire"})
+        await in_state(core, task, State.EXPIRED)
+
+
+async def test_a_tree_that_is_tried_again_has_its_limits_again(dsn):
+    async with engine(dsn) as core:
+        receipt = await submit(core, function(name="a", max_wait="300ms"), function(name="b", after="a", max_wait="1h"), tree="t")
+        await in_state(core, receipt.ids[0], State.EXPIRED)
+        await core.trees.retry(receipt.tree, None)
+        found = await rows(core, "select task, limit_ms from waiting_limit order by task")
+        assert [(row["task"], row["limit_ms"]) for row in found] == [(receipt.ids[0], 300), (receipt.ids[1], 3_600_000)]
+        await in_state(core, receipt.ids[0], State.EXPIRED)

@@ -28,6 +28,7 @@ BATCH = 500
 LOOK_S = 1.0
 _REMEMBER = query("waiting_limit.remember")
 _REMEMBER_TREE = query("waiting_limit.remember_tree")
+_REMEMBER_RESTORED = query("waiting_limit.remember_restored")
 _NEXT = query("waiting_limit.next")
 _DUE = query("waiting_limit.due")
 _LOCK = query("waiting_limit.lock")
@@ -49,6 +50,17 @@ async def remember_tree(connection: Connection, tree: int, kinds: Iterable[Inter
     """All tasks of a tree that was just stored, of which these are the kinds."""
     if limited := [kind for kind in kinds if kind.limit_ms]:
         await connection.execute(_REMEMBER_TREE, tree, *_limits(limited), WARNED_AT)
+
+
+async def remember_restored(connection: Connection) -> None:
+    """Tasks of a tree that is tried again, in that transaction."""
+    await connection.execute(_REMEMBER_RESTORED, WARNED_AT)
+
+
+async def changed(connection: Connection, task: int, new: Interned) -> None:
+    """A waiting task is another kind now: so may its limit be."""
+    await connection.execute(_FORGET, [task])
+    await remember(connection, [(task, new)])
 
 
 def _limits(kinds: Collection[Interned]) -> tuple[list[int], list[int], list[bool]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from headway.control import bounded_waiting
 from headway.control.actions import edit_definition
 from headway.control.bus import Bus
 from headway.control.definitions import Definitions, Interned
@@ -46,10 +47,12 @@ class Changing:
             row = await connection.fetchrow(_LOCK, task, tenant)
             if row is None or row["definition"] != before["definition"]:
                 return row, None
-            return row, await connection.fetchrow(
+            changed = await connection.fetchrow(
                 _CHANGE, task, new.id, new.shape, new.cap_ms, new.category, own.get("at"), new.definition.tolerance_ms, own.get("input"),
                 own.get("name"), own.get("labels"), own.get("size"),
             )  # fmt: skip
+            await bounded_waiting.changed(connection, task, new)
+            return row, changed
 
         row, changed = await self.database.transact(work)
         if row is None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from headway.control import bounded_waiting
 from headway.control.actions import Actions
 from headway.control.bus import Bus
 from headway.control.levels import count
@@ -114,6 +115,7 @@ async def _retry(connection: Connection, tree: int, tenant: int | None, effects:
     await ensure_days_of(connection, _a_day_apart(*await connection.fetchrow(_SPAN)))
     for statement in (_KEEP, _DEAD, _ENDED, _FANS):
         await connection.execute(statement)
+    await bounded_waiting.remember_restored(connection)
     for one in levels:
         effects.levels.back(tree, one["level"], State(one["state"]), one["count"])
     effects.now_ready(await connection.fetch(_READY, HEAD_LIMIT + 1))

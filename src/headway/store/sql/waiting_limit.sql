@@ -40,3 +40,15 @@ from unnest($1::bigint[], $2::float8[], $3::float8[], $4::bool[]) as r (task, du
 
 -- name: forget
 delete from waiting_limit where task = any ($1::bigint[]);
+
+-- name: remember_restored
+-- The same for tasks of a tree that is tried again (the temporary table `restore`, see restore.sql); their limits are in their definitions.
+insert into waiting_limit (task, due_at, since, limit_ms, keep)
+select t.id, greatest(t.eligible_at, statement_timestamp()) + p.limit_ms * $1::float8 * interval '1 millisecond',
+    case when t.state <> 0 then t.eligible_at end, p.limit_ms, p.keep
+from restore r join task t on t.id = r.id join definition d on d.id = t.definition and d.body like '%"patience"%'
+cross join lateral (
+    select (d.body::jsonb #>> '{patience,limit_ms}')::bigint as limit_ms, coalesce((d.body::jsonb #>> '{patience,keep}')::bool, false) as keep
+) p
+where p.limit_ms > 0
+on conflict (task) do update set due_at = excluded.due_at, since = excluded.since, warned = false;
