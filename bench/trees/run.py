@@ -154,10 +154,10 @@ async def _million(nodes: int) -> int:
     async with throw_away() as instance:
         await instance.first_task()
         before = _memory_mb(instance.roots[0], "VmRSS")
+        body = b"\n".join(_lines(middle, 999))
         began = time.monotonic()
-        answer = await instance.http.request(
-            "POST", "/v1/trees/stream?name=million", body=b"\n".join(_lines(middle, 999)), content_type="application/x-ndjson", timeout=900
-        )
+        kind = "application/x-ndjson"
+        answer = await instance.http.request("POST", "/v1/trees/stream?name=million", body=body, content_type=kind, timeout=900)
         if answer.status != 201:
             raise SystemExit(f"the stream was answered with {answer.status}: {answer.body[:300]!r}")
         accepted = json.loads(answer.body)

@@ -142,10 +142,10 @@ class Drafts:
         draft.existing = [(_existing(edge), edge.when) for edge in draft.edges]
         if draft.fan is not None and draft.fan.source is not None:
             draft.source = _existing(Edge(draft.fan.source))
-        draft.interned = self._known(tenant, spec) or await self._intern(tenant, spec)
+        draft.interned = self.known(tenant, spec) or await self._intern(tenant, spec)
         return draft
 
-    def _known(self, tenant: int, spec: TaskSpec) -> Interned | None:
+    def known(self, tenant: int, spec: TaskSpec) -> Interned | None:
         try:
             return self._specs.get((tenant, _content(spec)))
         except OverflowError:  # beyond 64 bits: the definition's checks know which, if it is none of args
@@ -162,7 +162,7 @@ class Drafts:
 
     async def interned(self, tenant: int, spec: TaskSpec) -> Interned:
         """The definition of a spec whose own part was taken out (see draft_of)."""
-        return self._known(tenant, spec) or await self._intern(tenant, spec)
+        return self.known(tenant, spec) or await self._intern(tenant, spec)
 
     async def many(self, tenant: int, specs: Sequence[TaskSpec]) -> list[Draft]:
         """All or nothing; `after` may name other tasks of the request."""
@@ -175,7 +175,7 @@ class Drafts:
             name = spec.name
             try:
                 draft = draft_of(spec)
-                draft.interned = self._known(tenant, spec) or await self._intern(tenant, spec)
+                draft.interned = self.known(tenant, spec) or await self._intern(tenant, spec)
             except HeadwayError as error:
                 raise _at(error, position) from None
             drafts.append(draft)

@@ -118,40 +118,47 @@ class Spool:
         async for data in body:
             lines = (rest + data).split(b"\n")
             rest = lines.pop()
-            for line in lines:
-                await self._line(line)
+            await self._take(lines)
             if len(rest) > LONGEST_LINE:
                 raise TooLarge(f"line {len(self.graph) + 1} is longer than {LONGEST_LINE} bytes")
-        await self._line(rest)
+        await self._take([rest])
         if not len(self.graph):
             raise InvalidInput("the stream is empty", hint="send one task a line")
 
-    async def _line(self, line: bytes) -> None:
-        if not line.strip():
-            return
-        number = len(self.graph)
-        if number >= MOST_TASKS:
-            raise TooLarge(f"more than {MOST_TASKS} tasks in one tree", hint="make several trees")
-        try:
-            await self._add(_decoded(line))
-        except HeadwayError as error:
-            raise _at(error, number) from None
-        except OSError as error:
-            raise Unavailable(f"this server has no room for the stream: {error.strerror}", retry_after=30.0) from None
+    async def _take(self, lines: list[bytes]) -> None:
+        for line in lines:
+            if not line or line.isspace():
+                continue
+            try:
+                draft, spec, name = self._read_line(line)
+                draft.interned = self.drafts.known(self.tenant, spec) or await self.drafts.interned(self.tenant, spec)
+                self._keep(draft, name)
+            except HeadwayError as error:
+                raise _at(error, len(self.graph)) from None
+            except OSError as error:
+                raise Unavailable(f"this server has no room for the stream: {error.strerror}", retry_after=30.0) from None
 
-    async def _add(self, spec: TaskSpec) -> None:
+    def _read_line(self, line: bytes) -> tuple[Draft, TaskSpec, str | None]:
+        if len(self.graph) >= MOST_TASKS:
+            raise TooLarge(f"more than {MOST_TASKS} tasks in one tree", hint="make several trees")
+        spec = _decoded(line)
         name = spec.name
         draft = draft_of(spec)
         if draft.fan is not None or draft.key is not None:
             field = "for_each" if draft.fan is not None else "idempotency_key"
             raise InvalidInput(f"{field} cannot be part of a stream", field=field, hint="submit such a tree in one request")
-        draft.interned = await self.drafts.interned(self.tenant, spec)
+        return draft, spec, name
+
+    def _keep(self, draft: Draft, name: str | None) -> None:
         self.kinds.setdefault(draft.interned.id, draft.interned)
-        seen = {edge.task for edge in draft.edges}
-        if len(seen) < len(draft.edges) or any(isinstance(task, int) for task in seen):
-            raise InvalidInput("after: a stream names each task once, and only tasks of its own", field="after")
-        self.graph.add(self._hash(name) if name else None, [(self._hash(str(e.task)), int(e.when)) for e in draft.edges])
+        edges: list[tuple[int, int]] = []
+        if draft.edges:
+            seen = {edge.task for edge in draft.edges}
+            if len(seen) < len(draft.edges) or any(isinstance(task, int) for task in seen):
+                raise InvalidInput("after: a stream names each task once, and only tasks of its own", field="after")
+            edges = [(self._hash(str(edge.task)), int(edge.when)) for edge in draft.edges]
         self._write(draft)
+        self.graph.add(self._hash(name) if name else None, edges)
 
     def _hash(self, name: str) -> int:
         return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8, key=self._salt).digest(), "big") or 1
