@@ -104,6 +104,11 @@ CASES = [
     Case("edge.lock_doomed", (BLOCKED,), {"task_pkey"}, BATCH, BATCH),
     Case("edge.chunk_end", (LEASED[0], 0, 5), {"edge_20260301_pkey"}, 1, 1),
     Case("node.seen", (), {"task_node"}, 1, NODES),
+    Case("queue.promote", (READY, 1), {"task_pkey"}, 2 * BATCH, BATCH),
+    Case("queue.promote", (READY, 99), {"task_pkey"}, 0, 0),
+    Case("queue.depths", (2, 1_000, BATCH, NOW), {"task_ready"}, (3 * BATCH + 4) * SHAPES, SHAPES),
+    Case("queue.held_by_tenant", (4,), {"task_node"}, NODES * HERE, SHAPES),
+    Case("explain.ahead", (1, NOW, 0, 0, BATCH), {"task_ready"}, SHAPES * (BATCH + 2), 1),
 ]  # fmt: skip
 
 

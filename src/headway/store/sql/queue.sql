@@ -18,7 +18,7 @@ returning name;
 with fence as materialized (
     select 1 from duty where name = 'planner' and epoch = $2 and expires_at > clock_timestamp() for share
 ), due as materialized (
-    select id from task where id = any ($1::bigint[]) and state = 2 and category <> 0 and exists (select 1 from fence)
+    select id from task where id = any ($1::bigint[]) and +state = 2 and category <> 0 and exists (select 1 from fence)
     order by id for update skip locked
 ), up as (
     update task t set category = 0 from due where t.id = due.id returning t.id, t.tenant
@@ -62,11 +62,12 @@ select shape, count(*)::int as count from task where state in (3, 4, 5) and node
 -- name: depths
 -- Ready tasks of each group (of a tenant, or of all): a loose scan over at most $2 groups, each counted up to $3 by the ready index alone.
 with recursive found as (
-    (select tenant, shape, 1 as n from task where state = 2 and ($1::int is null or tenant = $1) order by tenant, shape limit 1)
+    (select tenant, shape, 1 as n from task
+        where state = 2 and tenant >= coalesce($1::int, 0) and tenant <= coalesce($1, 2147483647) order by tenant, shape limit 1)
     union all
     select next.tenant, next.shape, found.n + 1 from found cross join lateral (
         select tenant, shape from task
-        where state = 2 and (tenant, shape) > (found.tenant, found.shape) and ($1::int is null or tenant = $1)
+        where state = 2 and (tenant, shape) > (found.tenant, found.shape) and tenant <= coalesce($1, 2147483647)
         order by tenant, shape limit 1
     ) next where found.n < $2
 )
