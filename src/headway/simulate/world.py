@@ -222,9 +222,25 @@ class World:
             outcome.put_off_cpus = max(outcome.put_off_cpus, put_off)
         if self.now - self._judged >= FAIRNESS_S and self.waiting:
             self._judged = self.now
-            for tenant, part in fair_parts(self.holding, self.wanting).items():
+            for tenant, part in fair_parts(self.holding, self._competing()).items():
                 got, fair = self.served.get(tenant, (0.0, 0.0))
                 self.served[tenant] = (got + self.holding.get(tenant, 0.0), fair + part)
+
+
+    def _competing(self) -> dict[int, float]:
+        """What each tenant asks for now: what waits, without what is put off until it is due."""
+        if self.policy != "headway":
+            return self.wanting
+        found: dict[int, float] = {}
+        for shape, lane in self.board.lanes.items():
+            put_off = self._gate(shape, self.peak) is not Gate.OPEN
+            for tenant in lane.noted:
+                head = lane.tenants[tenant]
+                count = len(head)
+                if put_off:
+                    count = sum(1 for key in head.waiting() if key[0] <= self.board.horizon)
+                found[tenant] = found.get(tenant, 0.0) + count * self.dominant[shape]
+        return found
 
 
 def fair_parts(holding: dict[int, float], wanting: dict[int, float]) -> dict[int, float]:
