@@ -134,7 +134,7 @@ class Places:
         if self._box is None:
             try:
                 make_private(self._box_dir)
-                shown = [*sandbox.python_paths(), *self._terms.sandbox_paths, *self._terms.paths]
+                shown = [*self._terms.sandbox_paths, *self._terms.paths]
                 sources = [self._prepared, *self._terms.volumes.values()]
                 box = sandbox.Sandbox(os.path.join(self._box_dir, "box"), shown=shown, sources=sources)
                 self.slots.before_user = box.uncover

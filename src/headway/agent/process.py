@@ -144,7 +144,7 @@ class Spawner:
             definition.network,
             definition.resources.bandwidth,
             private_tmp=scratch.tmp_of(process.dir),
-            shown=process.shown,
+            shown=[*box.needed_by(argv[0]), *process.shown],
             chdir=definition.workdir or WORK,
         )
         process.gated = bool(gate_env)

@@ -42,7 +42,7 @@ class RunnerBoxes:
             definition.network,
             definition.resources.bandwidth,
             private_tmp=scratch.tmp_of(place.dir),
-            shown=self._granted.shown(number, definition),
+            shown=[*box.python, *self._granted.shown(number, definition)],
             status_fd=None,
         )
         env = {**env, "PATH": INSIDE_PATH, "HOME": WORK, "TMPDIR": "/tmp", "USER": "task", "LOGNAME": "task", **gate_env}
