@@ -1,6 +1,6 @@
 """Trees too large for one request body: a stream of tasks, kept on disk until its last line, stored in one transaction (A2 C3).
 
-What stays in memory is some 60 bytes a task (see domain.large_graph). Nothing is stored before everything was checked; one
+What stays in memory is some 135 bytes a task (see domain.large_graph). Nothing is stored before everything was checked; one
 transaction makes all of it visible at once, so a stream that breaks off, a server that dies or a full disk leave nothing behind.
 """
 
