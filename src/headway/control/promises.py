@@ -29,7 +29,7 @@ class Promises:
 
     async def check(self, tenant: int, drafts: Sequence[Draft]) -> None:
         """Before they are stored: raises CannotPromise if one of them asked to be refused and would start too late."""
-        strict = [draft.interned for draft in drafts if draft.interned.definition.patience.refuse_late]
+        strict = [kind for kind in {draft.interned for draft in drafts} if kind.definition.patience.refuse_late]
         if not strict:
             return
         wait = await self.wait(tenant, drafts)
