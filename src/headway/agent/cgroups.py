@@ -142,7 +142,8 @@ def _is_forsaken(base: str) -> bool:
 def _remove_all(paths: dict[str, str]) -> None:
     for name in {name for path in paths.values() for name in _folders(path)}:
         there = {controller: f"{path}/{name}" for controller, path in paths.items() if os.path.isdir(f"{path}/{name}")}
-        _V1Group(there).remove()
+        with contextlib.suppress(OSError):  # another agent sweeps too
+            _V1Group(there).remove()
     for path in paths.values():
         with contextlib.suppress(OSError):
             os.rmdir(path)

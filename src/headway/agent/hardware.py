@@ -27,7 +27,6 @@ def capacity(
     volumes: Mapping[str, str] = {},
     runners: Mapping[str, str] = {},
     engine: str = "none",
-    sandbox: bool = False,
 ) -> Capacity:
     """Settings win over what was found. What the tasks of a language, a volume or an image need are labels like any other."""
     return Capacity(
@@ -40,7 +39,6 @@ def capacity(
             **runner_labels(runners),
             **{f"volume/{name}": "yes" for name, folder in volumes.items() if os.path.isdir(folder)},
             **({"container": os.path.basename(words[0])} if (words := engine_words(engine)) else {}),
-            **({"sandbox": "yes"} if sandbox else {}),
             **labels,
         },
     )

@@ -46,7 +46,7 @@ from headway.domain.content import needs_preparation, runner_kind
 from headway.domain.languages import PYTHON
 from headway.domain.lifecycle import Outcome
 from headway.domain.task import Definition
-from headway.wire.exchange import Cancel, ErrorInfo, Finished, Notice, Order, Ref, Started
+from headway.wire.exchange import Cancel, ErrorInfo, Excess, Finished, Notice, Order, Ref, Started
 
 GRACE_S = 5.0  # between SIGTERM and SIGKILL when an execution cap is exceeded (H6)
 STARTED_S = 0.5  # attempts still running are announced this often
@@ -441,7 +441,9 @@ class Machine:
 def why(outcome: Outcome, recipe: Recipe, finished: Finished | None) -> ErrorInfo:
     """What a person is told about an attempt that was ended."""
     if outcome is Outcome.CAP_EXCEEDED:
-        return ErrorInfo("CapExceeded", f"ran longer than its execution cap of {recipe.cap_s:g} s")
+        used = (finished.ended_ms - finished.started_ms) / 1000 if finished is not None else 0.0
+        excess = Excess("time", max(used, recipe.cap_s), recipe.cap_s)
+        return ErrorInfo("CapExceeded", f"ran longer than its execution cap of {recipe.cap_s:g} s", "", excess)
     if outcome is Outcome.CANCELLED:
         return ErrorInfo("Cancelled", "cancelled while it ran")
     return ErrorInfo("PreEmpted", "ended to make room; it runs again and has used no attempt")

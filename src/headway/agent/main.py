@@ -33,7 +33,7 @@ from headway.agent.exchange import ExchangeSide, Servers
 from headway.agent.hardware import capacity
 from headway.agent.link import Adopt, EndAll, Quit, Setup
 from headway.agent.link_async import Link
-from headway.agent.places import why_no_sandbox
+from headway.agent.places import box_folder, why_no_sandbox
 from headway.agent.preparations import PASSED_ON as BUILD_ENVIRONMENT
 from headway.agent.process import INHERITED, INSTANCE
 from headway.agent.runners import PASSED_ON
@@ -107,11 +107,21 @@ class Agent:
             ) from None
         tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
         self._kill_leftovers()
+        box = box_folder(self.settings.sandbox_dir, self.work_dir, self.instance)
+        if (why := why_no_sandbox(box, self.settings.sandbox_uid)) is None:
+            self._offer_sandbox()
+        else:
+            log("agent.no_sandbox", why=why)
+
+    def _offer_sandbox(self) -> None:
+        self.capacity = msgspec.structs.replace(self.capacity, labels={"sandbox": "yes", **self.capacity.labels})
 
     def adopted(self, supervisor: int, sock: socket.socket) -> None:
         """Go on for an exchange side that died."""
         self.supervisor, self._sock, self._adopted = supervisor, sock, True
         tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
+        if os.path.isdir(box_folder(self.settings.sandbox_dir, self.work_dir, self.instance)):
+            self._offer_sandbox()
 
     def _kill_leftovers(self) -> None:
         supervisor = tree.carries(f"{PROCESS}={self.instance}")
@@ -297,7 +307,6 @@ def _capacity(settings: Settings, work_dir: str) -> Capacity:
         volumes=settings.volumes,
         runners=settings.runners,
         engine=settings.container_engine,
-        sandbox=why_no_sandbox(settings.sandbox_dir, work_dir, settings.sandbox_uid) is None,
     )
 
 

@@ -6,7 +6,6 @@ import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 from headway.agent import cgroups, sandbox
 from headway.agent.cgroups import Limits
@@ -156,8 +155,7 @@ class Places:
         """The supervisor ends and everything in the places is dead."""
         self.slots.close()
         self.scratch.close()
-        if self._box is not None:
-            remove(self._box_dir)
+        remove(self._box_dir)
 
 
 def box_folder(asked: str | None, work_dir: str, instance: str) -> str:
@@ -167,17 +165,17 @@ def box_folder(asked: str | None, work_dir: str, instance: str) -> str:
     return f"/var/tmp/headway-{instance}" if can_change_user() else os.path.join(work_dir, "sandbox")
 
 
-@cache
-def why_no_sandbox(asked: str | None, work_dir: str, first_uid: int) -> str | None:
-    """Why isolated tasks cannot run on this node, or None: a sandbox is made for a try."""
-    folder = box_folder(asked, work_dir, f"probe-{os.getpid()}")
+def why_no_sandbox(folder: str, first_uid: int) -> str | None:
+    """Why isolated tasks cannot run on this node, or None: a sandbox is made for a try, and its folder kept for those that follow."""
     try:
-        make_private(folder)
-        return sandbox.why_not(os.path.join(folder, "box"), first_uid if can_change_user() else None)
-    except OSError as error:
-        return str(error)
-    finally:
         remove(folder)
+        make_private(folder)
+        why = sandbox.why_not(os.path.join(folder, "box"), first_uid if can_change_user() else None)
+    except OSError as error:
+        why = str(error)
+    if why is not None:
+        remove(folder)
+    return why
 
 
 def make_private(path: str) -> None:

@@ -132,12 +132,14 @@ class Spawner:
         """The command line that runs `argv` in the sandbox."""
         box, scratch = self._places.box()
         process.shown = self.granted.shown(process.order.definition, definition)
-        for what, path in (("program", argv[0]), ("working directory", definition.workdir)):
-            if path and not box.visible(path) and not any(f"{path}/".startswith(f"{shown}/") for shown in process.shown):
-                raise NotStartable(
-                    f"the {what} {path!r} is not visible inside the sandbox: upload it with the task, or let the operator "
-                    "add its folder to the agent's sandbox_paths"
-                )
+        shown = [f"{path}/" for path in process.shown]
+        if not box.visible(argv[0]) and not f"{argv[0]}/".startswith(tuple(shown)):
+            raise NotStartable(
+                f"the program {argv[0]!r} is not visible inside the sandbox: upload it with the task, or let the operator "
+                "add its folder to the agent's sandbox_paths"
+            )
+        # The folder somebody submitted from is usually not there inside, and says nothing then.
+        seen = box.visible(definition.workdir) or f"{definition.workdir}/".startswith(tuple(shown))
         argv, gate_env = box.connected(
             argv,
             process.dir,
@@ -145,7 +147,7 @@ class Spawner:
             definition.resources.bandwidth,
             private_tmp=scratch.tmp_of(process.dir),
             shown=[*box.needed_by(argv[0]), *process.shown],
-            chdir=definition.workdir or WORK,
+            chdir=definition.workdir if definition.workdir and seen else WORK,
         )
         process.gated = bool(gate_env)
         env |= gate_env

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -41,9 +42,12 @@ def _limits(there: tuple[int, dict[str, str]] | None) -> Check:
 
 
 def _sandbox(settings: Settings) -> Check:
-    from headway.agent.places import why_no_sandbox
+    from headway.agent.places import box_folder, why_no_sandbox
+    from headway.agent.scratch import remove
 
-    why = why_no_sandbox(settings.sandbox_dir, settings.data_dir, settings.sandbox_uid)
+    folder = box_folder(settings.sandbox_dir, settings.data_dir, f"doctor-{os.getpid()}")
+    why = why_no_sandbox(folder, settings.sandbox_uid)
+    remove(folder)
     if why is None:
         return Check("sandbox", "ok", "bubblewrap with namespaces of its own and a filter of system calls")
     return Check("sandbox", "warn", why, "needed for tenants other than the default one: install bubblewrap, allow user namespaces")
