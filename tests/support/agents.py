@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -51,15 +52,20 @@ class AgentProcess:
             tree.kill([self.pid, *supervisors], None)
             self.process.wait(10)
         tree.kill(marked_processes(self), None)
+        shutil.rmtree(f"/var/tmp/headway-{_instance(self)}", ignore_errors=True)  # an agent that was killed could not
 
 
 def marked_processes(agent: AgentProcess) -> set[int]:
     """Everything that an agent on this folder started and that still lives: supervisor, exchange side, runners, tasks."""
-    from headway.agent.main import Agent
-
-    instance = Agent(agent.settings).instance
+    instance = _instance(agent)
     either = (tree.carries(f"HEADWAY_AGENT_PROCESS={instance}"), tree.carries(f"HEADWAY_AGENT_INSTANCE={instance}"))
     return tree.members([], lambda text: any(mark(text) for mark in either))
+
+
+def _instance(agent: AgentProcess) -> str:
+    from headway.agent.main import Agent
+
+    return Agent(agent.settings).instance
 
 
 @contextmanager
