@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import stat
 import threading
@@ -16,9 +17,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-FASTEST = 4 * 2**30  # bytes a second that a machine can write into its page cache
-MARGIN = 0.02  # of the limit: what may be written between two looks when there is no room left
-SHORTEST_S, LONGEST_S = 0.0005, 0.25
+FASTEST = 16 * 2**30  # bytes a second: more than the 6 GiB that a quiet machine was seen to write into its page cache
+MARGIN = 0.01  # of the limit: what may be written between two looks when there is no room left
+SHORTEST_S, LONGEST_S = 0.0002, 0.1
 DEAR_S = 0.002  # a look that takes longer is not taken every time
 PART = 0.1  # of the time may go into dear looks
 ENTRY = 4096  # every file costs at least a block, or its inode does
@@ -44,18 +45,22 @@ class Watched:
 class DiskWatch:
     def __init__(self) -> None:
         self._watched: set[Watched] = set()
-        self._more = False  # one was added since the last round
+        self._more = False  # one was added that cannot wait for the next round
+        self._wake_at = math.inf  # when that is
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def add(self, watched: Watched) -> None:
+        """From now on. The first look is when it could have written its limit: most tasks have ended by then, and cost nothing here."""
+        watched.ask_at = time.monotonic() + min(LONGEST_S, watched.limit / FASTEST)
         with self._changed:
             self._watched.add(watched)
-            self._more = True
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, daemon=True, name="disk")
                 self._thread.start()
-            self._changed.notify()
+            if watched.ask_at < self._wake_at:
+                self._more = True
+                self._changed.notify()
 
     def remove(self, watched: Watched) -> None:
         with self._changed:
@@ -66,9 +71,10 @@ class DiskWatch:
         pause = 0.0
         while True:
             with self._changed:
+                self._wake_at = time.monotonic() + pause if self._watched else math.inf
                 if not self._more and (pause or not self._watched):
                     self._changed.wait(pause if self._watched else None)
-                self._more = False
+                self._more, self._wake_at = False, math.inf  # who comes during the round wants one of its own
                 all_watched = list(self._watched)
             pause = LONGEST_S
             for watched in all_watched:
