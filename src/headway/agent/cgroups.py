@@ -122,18 +122,19 @@ def sweep() -> list[str]:
     if "pids" not in parents:
         return []
     gone = []
-    for name in _folders(parents["pids"]):
-        base = f"{parents['pids']}/{name}"
-        if name.startswith("headway-") and _is_forsaken(base):
+    # Not in all hierarchies need we stand where the one stood that made them: another may have swept only a part.
+    for name in sorted({name for parent in parents.values() for name in _folders(parent) if name.startswith("headway-")}):
+        bases = [f"{parent}/{name}" for parent in parents.values() if os.path.isdir(f"{parent}/{name}")]
+        if _is_forsaken(f"{parents['pids']}/{name}", bases):
             _remove_all({controller: f"{parent}/{name}" for controller, parent in parents.items()})
             gone.append(name)
     return gone
 
 
-def _is_forsaken(base: str) -> bool:
+def _is_forsaken(base: str, bases: list[str]) -> bool:
     """No keeper stands in it. One that is being made has none yet."""
     try:
-        young = time.time() - os.stat(base).st_mtime < YOUNG_S
+        young = any(time.time() - os.stat(path).st_mtime < YOUNG_S for path in bases)
     except OSError:
         return False
     return not _read(f"{base}/{KEEPER}/tasks").strip() and (os.path.isdir(f"{base}/{KEEPER}") or not young)
