@@ -59,7 +59,7 @@ def test_a_task_goes_only_where_it_can_run(fields: dict[str, Any], labels: dict[
         ({"image": "-v/:/host"}, "image", "not the name of an image"),
         ({"image": "a", "command": "x"}, "image", "a task runs one thing"),
         ({"command": "x", "requires": {"gem": ["a"]}}, "requires", "no package manager"),
-        ({"command": "x", "requires": ["--index-url=http://evil"]}, "requires.pip", "is an option"),
+        ({"command": "x", "requires": ["--find-links=/evil"]}, "requires.pip", "is an option"),
         ({"command": "x", "requires": ["a --target=/"]}, "requires.pip", "is an option"),
         ({"command": "x", "requires": {"npm": ["--prefix=/"]}}, "requires.npm", "expected packages"),
         ({"command": "x", "archives": [{"source": "/a", "into": "../up"}]}, "archives.into", "leaves the folder"),

@@ -12,13 +12,13 @@ update allowance set tokens = $2, at = to_timestamp($3::float8), held = $4::json
 -- name: waiting
 -- How many tasks of a tenant no node holds, counted up to $2: more is as good as full.
 select (select count(*) from (select 1 from task where tenant = $1 and state = 2 limit $2) r)
-    + (select count(*) from (select 1 from task where tenant = $1 and state in (0, 1) limit $2) b) as count;
+    + (select count(*) from (select 1 from task where tenant = $1 and state - 2 < 0 limit $2) b) as count;
 
 -- name: used
 -- What a tenant uses now: tasks by state (up to $2 of each), and the shapes of those on nodes.
 select state, shape, count(*) as count from (
     (select state, shape from task where tenant = $1 and state = 2 limit $2)
-    union all (select state, shape from task where tenant = $1 and state in (0, 1) limit $2)
+    union all (select state, shape from task where tenant = $1 and state - 2 < 0 limit $2)
     union all (select state, shape from task where state in (3, 4, 5) and tenant = $1 limit $2)
 ) t group by state, shape;
 
