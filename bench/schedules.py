@@ -26,7 +26,7 @@ PATIENCE_S = 60.0
 
 _FIGURES = """
 select count(*) as firings, count(distinct f.run) as runs, count(t.id) as tasks, count(t.started_at) as started,
-    (select count(*) from headway.task_anywhere where category = 2) as periodic,
+    (select count(*) from headway.task_anywhere where labels ? 'schedule') as made,
     extract(epoch from max(f.fired_at) - $1)::float8 as last_fired_s, extract(epoch from max(t.started_at) - $1)::float8 as last_started_s,
     extract(epoch from percentile_disc(0.5) within group (order by t.started_at) - $1)::float8 as median_started_s
 from headway.firing f left join headway.task_anywhere t on t.id = f.run
@@ -66,9 +66,9 @@ async def wait(instance: Instance, start: datetime.datetime, count: int) -> dict
     await asyncio.sleep(max(0.0, ahead - 0.1))
     before = cpu_seconds(instance.roots)
     deadline = time.monotonic() + (start - datetime.datetime.now(datetime.UTC)).total_seconds() + PATIENCE_S
-    question = "select count(*) from headway.task_history where category = 2"
+    question = "select count(*) from headway.task_history where labels ? 'schedule'"
     while time.monotonic() < deadline and await instance.connection.fetchval(question) < count:
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(1.0)
     used = cpu_seconds(instance.roots) - before  # by two: what it takes on two cores that nobody else uses
     found = {**await instance.connection.fetchrow(_FIGURES, start), "cpu_s": used}
     return {name: round(value, 3) if isinstance(value, float) else value for name, value in found.items()}
@@ -81,7 +81,7 @@ def main() -> int:
     figures = asyncio.run(measure(count))
     for name, value in figures.items():
         print(f"{name:>18}  {value}")
-    once = all(figures[name] == count for name in ("firings", "runs", "tasks", "started", "periodic"))
+    once = all(figures[name] == count for name in ("firings", "runs", "tasks", "started", "made"))
     in_time = (figures["last_started_s"] or BAR_S + 1) <= BAR_S
     print(f"{'none twice':>18}  {once}\n{'within 5 s':>18}  {in_time}")
     return 0 if once and in_time else 1
