@@ -209,8 +209,9 @@ select id, tenant from task where id = any ($1::bigint[]) and node is null order
 
 -- name: wish_cancel
 -- Tasks held by a node: the wish is recorded, the node is told, and its report ends them.
-with w as (select id from task where id = any ($1::bigint[]) and +state in (3, 4, 5) and +node is not null order by id for update)
-update task t set cancel_at = coalesce(t.cancel_at, clock_timestamp()) from w where t.id = w.id
+-- (A list of ids is read from the primary key in their order, and so locked in it.)
+update task t set cancel_at = coalesce(t.cancel_at, clock_timestamp())
+where t.id = any ($1::bigint[]) and +t.state in (3, 4, 5) and +t.node is not null
 returning t.id, t.attempt, t.node;
 
 -- name: revive
