@@ -26,7 +26,7 @@ from headway.control.tenants import Tenants
 from headway.domain.resources import Capacity
 from headway.policy.fairness import Claim
 from headway.policy.order import Group, Key
-from headway.policy.pace import LONGEST_HORIZON_S, Pace
+from headway.policy.pace import Pace
 from headway.policy.placement import Board, Gate, NodeRoom, Placed, Round
 from headway.policy.preemption import Space
 from headway.policy.promotion import top_k
@@ -258,9 +258,8 @@ class Planner:
         now = self.clock.now()
         conditions = self.conditions
         conditions.look(now)
-        most = top_k(
-            free=self.board.free_tasks(), drain_per_s=conditions.drain_per_s, horizon_s=LONGEST_HORIZON_S, most=TOP_K
-        )
+        ahead = sum(room.ahead - room.held for room in self.rooms.values() if room.ahead > room.held)
+        most = top_k(free=self.board.free_tasks(), ahead=ahead, most=TOP_K)
         conditions.top_k = most
         return Round(most, now + datetime.timedelta(seconds=conditions.lead_s), conditions.gate, conditions.peak, conditions.fill)
 

@@ -27,9 +27,10 @@ def lead(waiting: Iterable[tuple[float, float]], *, drain_per_s: float, start_up
     return min(needed, LONGEST_S)
 
 
-def top_k(*, free: float, drain_per_s: float, horizon_s: float, most: int) -> int:
+def top_k(*, free: float, ahead: float, most: int) -> int:
     """How many tasks are handed out in one round (E3): what has room now, and what will have room before the next order can arrive.
 
-    Which ones these are follows from subscription and priority: see policy.placement. `free` is counted in tasks.
+    Which ones these are follows from subscription and priority: see policy.placement. `free` is counted in tasks, and below zero when
+    nodes hold more than runs at once; `ahead` is what nodes lack of what their drain rates ask for (policy.pace).
     """
-    return max(min(int(free + drain_per_s * horizon_s) + 1, most), 1)
+    return max(min(int(max(free, 0.0) + ahead) + 1, most), 1)

@@ -176,7 +176,7 @@ class World:
         keep = math.exp(-passed / max(10.0, 10 * tick))
         self.drain_per_s = keep * self.drain_per_s + (1 - keep) * self._ended / passed
         self._planned, self._ended = self.now, 0
-        asked = Round(top_k(free=self.board.free_tasks(), drain_per_s=self.drain_per_s, horizon_s=0.25, most=100_000), cast(Any, 0.0))
+        asked = Round(top_k(free=self.board.free_tasks(), ahead=self.drain_per_s * 0.25, most=100_000), cast(Any, 0.0))
         if self.policy == "headway":
             self.peak = is_peak(self.peak, rooms.utilisation())
             if self.now - self._foreseen >= 10 * tick:

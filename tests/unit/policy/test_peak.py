@@ -111,6 +111,6 @@ def test_whoever_could_not_be_begun_in_time_behind_the_others_is_promoted(waitin
 
 @given(st.floats(0, 1e6), st.floats(0, 1e6), st.integers(1, 5000))
 def test_top_k_follows_room_and_drain_within_its_bounds(free, drain, most):
-    k = top_k(free=free, drain_per_s=drain, horizon_s=0.25, most=most)
+    k = top_k(free=free, ahead=drain * 0.25, most=most)
     assert 1 <= k <= most
     assert k == most or k >= free
