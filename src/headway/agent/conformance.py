@@ -80,7 +80,7 @@ class Session:
     def call(self, name: str, value: Any = None) -> tuple[list[str], list[list[str]]]:
         """The answer of a call, and what came before it."""
         number = self.send(f"{self.functions}:{name}", value)
-        before = []
+        before: list[list[str]] = []
         while True:
             words = self.line()
             if words[0] in ("ok", "fail", "missing") and words[1:2] == [number]:
