@@ -26,7 +26,7 @@ $(STAMP): requirements.lock pyproject.toml
 
 demo: $(STAMP) ## Run a small tree of real programs on a throw-away Headway
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
-	$(BIN)/headway run --data-dir "$$folder" examples/demo.yaml
+	$(BIN)/headway run --data-dir "$$folder/data" examples/photos.yaml --param folder="$$folder/photos"
 
 up: $(STAMP) ## Start Headway on this machine: database, server, agent
 	$(BIN)/headway up
