@@ -13,6 +13,7 @@ from pathlib import Path
 import uvicorn
 
 from headway.api.app import create_app
+from headway.api.front import Front
 from headway.config import Settings
 from headway.control.core import Core
 from headway.errors import ConfigError
@@ -56,7 +57,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None] | None = Non
 
 def _uvicorn(core: Core, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
-        create_app(core),
+        Front(create_app(core), max_body=settings.max_body),
         http="httptools",
         loop="none",
         lifespan="off",
