@@ -20,10 +20,9 @@ MIB = 2**20
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, of 300 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
+def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A file system of its own, of 300 MiB, under a path short enough for a socket."""
+    folder = tmp_path_factory.mktemp("d")
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", str(folder)], capture_output=True, text=True)
     if mounted.returncode:
         pytest.skip(f"this test mounts a file system: {mounted.stderr.strip()}")

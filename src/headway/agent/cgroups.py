@@ -132,12 +132,12 @@ def sweep() -> list[str]:
 
 
 def _is_forsaken(base: str, bases: list[str]) -> bool:
-    """No keeper stands in it. One that is being made has none yet."""
+    """No keeper stands in it, and nobody made a place in it lately: one that is being made has no keeper yet."""
     try:
         young = any(time.time() - os.stat(path).st_mtime < YOUNG_S for path in bases)
     except OSError:
         return False
-    return not _read(f"{base}/{KEEPER}/tasks").strip() and (os.path.isdir(f"{base}/{KEEPER}") or not young)
+    return not young and not _read(f"{base}/{KEEPER}/tasks").strip()
 
 
 def _remove_all(paths: dict[str, str]) -> None:

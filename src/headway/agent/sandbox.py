@@ -63,7 +63,7 @@ class Sandbox:
         self.python = python_paths()  # shown to those who need it: each mount costs time
         for path in (*shown, *self.python, *sources):
             self._make_reachable(folder, path)
-        self._fixed += self._show(shown)
+        self._always = self._show(shown)
         self._shown = tuple(f"{path.rstrip('/')}/" for path in (*SYSTEM, *shown, *self.python))
 
     def _make_reachable(self, folder: str, path: str) -> None:
@@ -124,7 +124,8 @@ class Sandbox:
             *self._fixed, *(("--ro-bind", hosts, "/etc/hosts") if hosts else ()),
             "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
             "--bind", private_tmp, "/tmp", "--symlink", "/tmp", "/var/tmp",
-            *self._show(shown), "--bind", directory, WORK, "--remount-ro", "/", "--chdir", chdir,
+            *self._always, *self._show(shown),  # after /tmp: they may be below the one of the host
+            "--bind", directory, WORK, "--remount-ro", "/", "--chdir", chdir,
             *(("--json-status-fd", str(status_fd)) if status_fd is not None else ()),
             "--seccomp", str(filter_fd), "--", *argv,
         ]  # fmt: skip
