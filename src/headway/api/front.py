@@ -55,7 +55,8 @@ class Front:
         self._submit = cast(Callable[[Any], Awaitable[Response[bytes]]], tasks.submit.fn)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] == "/v1/tasks" and scope["method"] == "POST":
+        asked = cast(dict[str, Any], scope)
+        if asked["type"] == "http" and asked["path"] == "/v1/tasks" and asked["method"] == "POST":
             await self._answer(LeanRequest(self.app, scope, receive, self._max_body), send)
         else:
             await self.app(scope, receive, send)
