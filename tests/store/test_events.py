@@ -161,9 +161,9 @@ async def test_a_tenant_is_shown_its_own_facts_only_and_an_administrator_all(dsn
         async with core.database.hot() as connection:
             await connection.execute("insert into event (kind) values ('of nobody')")
         shown = {}
-        for scope in (1, other, None):
+        for scope, last in ((1, "mine-2"), (other, "theirs"), (None, "of nobody")):
             reader = Reader(core, tenant=scope)
-            await reader.look()
+            await reader.until(last)  # a duty's transaction may still hold back what came after it
             shown[scope] = reader.kinds
             await reader.close()
         everything = ["mine-1", "theirs", "mine-2", "of nobody"]
