@@ -77,3 +77,9 @@ def test_nonsense_on_its_socket_ends_the_runner_and_nobody_else(server: Scripted
     server.wait(lambda: ref in server.finished)
     assert server.outcome(ref) in (Outcome.RUNNER_CRASHED, Outcome.SUCCEEDED)
     assert call(server, "grow", 5) == 5
+
+
+def test_forty_tenants_at_once_each_get_their_sandbox_and_the_agent_stays_awake(server: ScriptedServer) -> None:
+    refs = [order(server, "grow", 5, tenant=tenant) for tenant in range(100, 140)]
+    server.wait(lambda: all(ref in server.finished for ref in refs), timeout=120)
+    assert {server.outcome(ref) for ref in refs} == {Outcome.SUCCEEDED}

@@ -72,7 +72,7 @@ class ScriptedAgent:
         received: list[tuple[int, int]] = []
         async with asyncio.timeout(seconds):
             while len(got) < count:
-                reply = await self.say(wait_s=2.0, received=received)
+                reply = await self.say(wait_s=2.0, received=received, heartbeat=True)
                 received = [(order.id, order.attempt) for order in reply.orders]
                 got += reply.orders
         await self.say(received=received)

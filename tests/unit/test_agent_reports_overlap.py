@@ -7,12 +7,22 @@ from typing import Any, cast
 import pytest
 
 from headway.agent.exchange import SHORT, ExchangeSide
-from headway.agent.link import Part, Report
+from headway.agent.link import Part, Report, Reported
+
+
+class Said:
+    """The link to the supervisor, as far as it is spoken to."""
+
+    def __init__(self) -> None:
+        self.messages: list[object] = []
+
+    def send(self, message: object) -> None:
+        self.messages.append(message)
 
 
 def told(*parts: Part) -> ExchangeSide:
     """An exchange side that heard one report for each of the parts."""
-    side = ExchangeSide(cast(Any, None), cast(Any, None), cast(Any, None), log=lambda *_, **__: None)
+    side = ExchangeSide(cast(Any, None), cast(Any, Said()), cast(Any, None), log=lambda *_, **__: None)
     for number, part in enumerate(parts, 1):
         side.hear(Report(number, [part]))
     return side
@@ -56,3 +66,19 @@ def test_what_was_not_answered_is_sent_again() -> None:
     for one in side._sendable():
         one.sent = False
     assert send(side) == [ends(300)]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_whichever_answer_comes_first_in_the_end_the_supervisor_keeps_no_report(first: int) -> None:
+    """A report that stays unanswered would be held for ever, and an agent that drains would never be done."""
+    side = told(ends(300))
+    reports = [side._sendable()]
+    for one in reports[0]:
+        one.sent = True
+    side.hear(Report(2, [ends(300)]))
+    reports.append(side._sendable())
+    side._forget(reports[first])
+    side._forget(reports[1 - first])
+    acknowledged = [message.number for message in cast(Any, side.link).messages if isinstance(message, Reported)]
+    assert acknowledged == [1 - first, 2]
+    assert side.clear

@@ -132,6 +132,18 @@ def test_a_task_that_yields_ends_as_pre_empted_even_when_it_is_frozen() -> None:
     assert [i.finished.outcome for i in out if isinstance(i, TellFinished)] == [Outcome.PRE_EMPTED]
 
 
+def test_a_function_that_shall_make_room_before_it_began_is_given_back() -> None:
+    machine = new_machine()
+    machine.handle(arrived(order(1, 3)))
+    machine.handle(RunnerReady(1, 0.0))
+    machine.handle(RunnerDid(1, 1, 0.000002, 0.000002, False, 0.0))  # it is short: the next two share a batch
+    machine.handle(arrived(order(2, 3), order(3, 3)))
+    assert [i for i in steer(machine, Control(1, 3, 1, "yield", "5")) if isinstance(i, AskBack)] == [AskBack(1)]
+    out = machine.handle(RunnerGaveBack(1, 1, 0.0))
+    assert [i for i in out if isinstance(i, TellReturned)] == [TellReturned([(3, 1)])]
+    assert machine.held() == [(2, 1)]
+
+
 class Steered(Promises):
     """The same promises while tasks are paused, resumed and told to yield at random."""
 

@@ -115,6 +115,7 @@ class ExchangeSide:
         self.renewed = 0.0  # when the last heartbeat was sent that a server committed
         self._sequence = int(boottime() * 1e6)  # above any of an earlier exchange side of the same boot
         self._parts: list[_News] = []  # they stay until they are answered
+        self._heard = 0  # the number of the supervisor's last report
         self._news = asyncio.Event()
         self._reported_at = 0.0
         self._refusals = 0
@@ -132,6 +133,7 @@ class ExchangeSide:
 
     def hear(self, message: object) -> None:
         if isinstance(message, Report):
+            self._heard = message.number
             self._parts += [_News(message.number, part) for part in message.parts]
             self._news.set()
         elif isinstance(message, Taken):
@@ -230,11 +232,15 @@ class ExchangeSide:
                     one.sent = False
             if answer is None:
                 continue
-            done = set(news)
-            self._parts = [one for one in self._parts if one not in done]
-            self.link.send(Reported(self._parts[0].number - 1 if self._parts else news[-1].number))
-            self._news.set()  # what could not go beside this one may go now
+            self._forget(news)
             await self._accept(answer, self.boot)
+
+    def _forget(self, news: list[_News]) -> None:
+        """They were answered. The supervisor hears up to which of its reports everything was, whichever answer came first."""
+        done = set(news)
+        self._parts = [one for one in self._parts if one not in done]
+        self.link.send(Reported(self._parts[0].number - 1 if self._parts else self._heard))
+        self._news.set()  # what could not go beside this one may go now
 
     def _sendable(self) -> list[_News]:
         """The next report. Beside another only when both are nothing but ends, and many: what a task said must not come after its end,

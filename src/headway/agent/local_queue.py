@@ -16,6 +16,7 @@ from headway.wire.exchange import Order
 
 Amounts = tuple[int, ...]
 PASSES = 1000  # starts of later tasks while the oldest does not fit
+GROUPS = 256  # kept though empty; every look at the queue goes through all of them
 UNKNOWN_S = 1.0  # what we assume of a function that never ran here: such go out one by one
 WEIGHT = 0.3  # of the newest duration in the moving average
 
@@ -68,6 +69,8 @@ class LocalQueue:
         key = (recipe.kind, recipe.need)
         found = self.groups.get(key)
         if found is None:
+            if len(self.groups) >= GROUPS:  # most are of tenants that were here once
+                self.groups = {key: group for key, group in self.groups.items() if group.orders}
             found = self.groups[key] = Group(recipe.kind, recipe.need)
         return found
 

@@ -321,8 +321,10 @@ class Machine:
         kept = []
         for order in orders:
             outcome = self.pool.doomed.pop(order.id, None)
-            if outcome is Outcome.PRE_EMPTED:
+            if outcome is Outcome.PRE_EMPTED and order.id in self._parked:
                 self._unpark(order.id)  # superseded before it began
+            elif outcome is Outcome.PRE_EMPTED:
+                self._give_back([order])  # it was to make room, and had not begun
             elif outcome is not None:
                 self.tell(order, outcome, ErrorInfo("Cancelled", "cancelled before it began"))
             else:

@@ -41,7 +41,8 @@ BATCH_BYTES = 2**20
 STUCK_S = 0.005  # results wait behind a task that runs longer than this: ask for them
 TAKE_BACK_S = 0.05  # and ask the rest of the batch back after this
 NUDGE_MOST_S = 0.5  # a long task's output is fetched at least this often
-STARTING = 8  # runners started at the same time
+STARTING = 8  # runners started at the same time, of all kinds together: a sandbox for each of a hundred tenants at once stops the node
+IDLE = 16  # warm runners without work that are kept when others must be started: tenants come and go, memory does not
 START_S = 0.1  # what it takes to start one
 GRACE_S = 5.0
 
@@ -136,14 +137,23 @@ class Pool:
                 return True
         if self._soon_free(group):
             return False
-        starting = sum(not runner.ready for runner in self._of(group.kind))
-        if starting < min(len(group.orders), STARTING):
-            room = min(
-                (there // asked for there, asked in zip(self.machine.free, group.need, strict=True) if asked), default=STARTING
-            )
-            for _ in range(min(len(group.orders), STARTING, room) - starting):
-                self.start(group.kind, group.orders[0].definition)
+        starting = sum(not runner.ready for runner in self.runners.values())
+        of_kind = sum(not runner.ready for runner in self._of(group.kind))
+        room = min((there // asked for there, asked in zip(self.machine.free, group.need, strict=True) if asked), default=STARTING)
+        wanted = min(min(len(group.orders), room) - of_kind, STARTING - starting)
+        if wanted > 0:
+            self._dismiss_idle(wanted)
+        for _ in range(wanted):
+            self.start(group.kind, group.orders[0].definition)
         return False
+
+    def _dismiss_idle(self, coming: int) -> None:
+        """So that no more than IDLE are kept in vain, those that have rested longest go."""
+        unused = [runner for runner in self.runners.values() if not (runner.batch or runner.stopping or runner.ending)]
+        idle = sorted((runner for runner in unused if runner.open), key=lambda runner: runner.idle_since)
+        for runner in idle[: max(0, len(unused) + coming - IDLE)]:
+            runner.stopping = True
+            self.machine.out.append(StopRunner(runner.number))
 
     def _of(self, kind: str) -> Iterator[Runner]:
         return (runner for runner in self.runners.values() if runner.kind == kind)

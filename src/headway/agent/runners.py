@@ -52,6 +52,7 @@ class RunnerProcess:
         self.secrets: set[str] = set()  # values that its output must not show
         self.logged: dict[int, tuple[Order, Definition]] = {}  # tasks whose output also goes to a logger
         self.last_words = b""
+        self.believed = True  # until it says what it cannot know
         self.writing = False
         self.place: Place | None = None  # of an isolated one
 
@@ -207,7 +208,9 @@ class Runners:
         self._hear(runner, frames)
 
     def _hear(self, runner: RunnerProcess, frames: list[bytes]) -> None:
-        """An isolated runner is believed only what it can know; one that says more is ended."""
+        """An isolated runner is believed only what it can know; one that says more is ended, and not heard again."""
+        if not runner.believed:
+            return
         try:
             for body in frames:
                 self._heard(runner, _decode(body) if runner.place is None else checked(body, self.batch_of(runner.number)))
@@ -215,6 +218,7 @@ class Runners:
                 raise Forged("a message that never ends")
         except Forged as error:
             log("agent.runner_forged", level="error", runner=runner.number, why=str(error))
+            runner.believed = False
             runner.last_words = f"it was ended for saying what is not a runner's to say: {error}".encode()
             self._loop.remove(runner.channel.sock.fileno())
             self.end(runner.number, force=True)

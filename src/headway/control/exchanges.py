@@ -65,6 +65,7 @@ class Exchanges:
         self.results = Results(self.database, self.definitions)
         self.bus.on_cancel.append(self.sessions.cancel)
         self.bus.on_control.append(self._steer)
+        self.sessions.look_up = lambda node: telemetry.background(self.load_orders(node))
 
     async def register(self, asked: Register) -> Registered:
         """A node joins, or comes back under a new boot: then everything the old boot held has ended."""

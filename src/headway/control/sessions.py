@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from headway.control.definitions import Definitions
@@ -112,6 +112,7 @@ class Sessions:
     definitions: Definitions
     by_node: dict[int, Session] = field(default_factory=dict)
     stopping: bool = False
+    look_up: Callable[[int], None] = lambda _node: None  # ask the database what a node is to run
 
     def stop(self) -> None:
         """Answer every waiting poll: the agents go to another server."""
@@ -143,8 +144,7 @@ class Sessions:
         """Hand planned orders to the sessions here; returns the nodes that talk to other servers.
 
         `planned_for` are the sessions from before the plan was written. One that was replaced meanwhile is another boot: its
-        registration may have taken these very attempts back, so it must not run them. What is still meant for it is looked up
-        at its next heartbeat.
+        registration may have taken these very attempts back, so it must not run them. What is still meant for it is looked up.
         """
         elsewhere = []
         for node, items in orders.items():
@@ -152,7 +152,7 @@ class Sessions:
             if session is not None and session is planned_for.get(node):
                 session.offer(items)
             elif session is not None:
-                session.last_reconciled = 0.0
+                self.look_up(node)
             if not self.is_here(node):
                 elsewhere.append(node)
         return elsewhere

@@ -1,0 +1,85 @@
+"""Warm runners of many kinds on one node: few start at once, few rest in vain, and every kind has its turn (H3)."""
+
+from __future__ import annotations
+
+from headway.agent.machine import Machine
+from headway.agent.pool import IDLE, STARTING
+from headway.agent.signals import (
+    GiveBatch,
+    OrdersArrived,
+    RunnerDid,
+    RunnerEnded,
+    RunnerReady,
+    StartRunner,
+    Stimulus,
+    StopRunner,
+)
+from headway.domain.resources import Resources
+from headway.domain.task import Definition
+from headway.wire.exchange import Order
+
+TENANTS = 100
+ROOM = (100_000, 2**40, 2**40, 0, 0, 0)
+DEFINITIONS = {
+    tenant: Definition(name="f", function="m:f", isolation="sandbox", tenant=tenant, resources=Resources(cpus_milli=10))
+    for tenant in range(1, TENANTS + 1)
+}
+
+
+class Shell:
+    """Does what the machine says: runners start, do their work, and end, one event at a time."""
+
+    def __init__(self) -> None:
+        self.machine = Machine(ROOM, wall_ms=lambda: 0)
+        self.now = 0.0
+        self.coming: list[Stimulus] = []
+        self.starting = self.most_starting = self.stopped = 0
+        self.done: list[int] = []
+        self.did: dict[int, int] = {}
+
+    def hear(self, stimulus: Stimulus) -> None:
+        self.starting -= isinstance(stimulus, RunnerReady)
+        for i in self.machine.handle(stimulus):
+            if isinstance(i, StartRunner):
+                self.starting += 1
+                self.did[i.runner] = 0
+                self.coming.append(RunnerReady(i.runner, self.now))
+            elif isinstance(i, GiveBatch):
+                self.did[i.runner] += len(i.orders)
+                self.done += [order.id for order in i.orders]
+                self.coming.append(RunnerDid(i.runner, len(i.orders), 0.001, 0.001, False, self.now))
+            elif isinstance(i, StopRunner):
+                self.stopped += 1
+                self.coming.append(RunnerEnded(i.runner, self.did[i.runner], 0, "stopped", self.now))
+        self.most_starting = max(self.most_starting, self.starting)
+
+    def play(self) -> None:
+        for _ in range(100 * TENANTS):
+            if not self.coming:
+                return
+            self.now += 0.001
+            self.hear(self.coming.pop(0))
+        raise AssertionError("it never comes to rest")
+
+
+def test_a_hundred_tenants_at_once_all_have_their_turn_and_few_sandboxes_start_together() -> None:
+    shell = Shell()
+    shell.hear(OrdersArrived([Order(tenant, 1, tenant, b"") for tenant in DEFINITIONS], DEFINITIONS, [], 0.0))
+    assert shell.starting == STARTING
+    shell.play()
+    assert sorted(shell.done) == sorted(DEFINITIONS)
+    assert shell.most_starting <= STARTING
+    assert len(shell.machine.pool.runners) <= IDLE + STARTING
+
+
+def test_the_one_that_rests_longest_goes_first() -> None:
+    shell = Shell()
+    for tenant in range(1, IDLE + 1):
+        shell.hear(OrdersArrived([Order(tenant, 1, tenant, b"")], DEFINITIONS, [], shell.now))
+        shell.play()
+    assert shell.stopped == 0
+    first = min(shell.machine.pool.runners)
+    shell.hear(OrdersArrived([Order(99, 1, 99, b"")], DEFINITIONS, [], shell.now))
+    shell.play()
+    assert shell.stopped == 1
+    assert first not in shell.machine.pool.runners
