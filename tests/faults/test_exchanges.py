@@ -11,7 +11,7 @@ from headway.domain.lifecycle import State
 from headway.wire.exchange import Order
 from tests.support.checker_agent import HandAgent, failed, succeeded
 from tests.support.cluster import Cluster, cluster
-from tests.support.engine import ScriptedAgent, engine
+from tests.support.engine import ScriptedAgent, engine, eventually, function, submit
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -139,6 +139,19 @@ async def test_a_plan_that_was_written_before_a_new_boot_came_is_kept_from_it(ds
         await new.say(heartbeat=True)
         core.sessions.offer({new.id: [Order(1, 1, 1, b"")]}, planned_for)
         assert (await new.say(heartbeat=True, held=[])).orders == []
+
+
+async def test_a_plan_written_while_a_node_said_its_first_word_reaches_it_without_waiting_for_a_heartbeat(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        await agent.say()
+        task = (await submit(core, function())).ids[0]
+        session = core.sessions.by_node[agent.id]
+        await eventually(lambda: asyncio.sleep(0, session.orders))
+        planned = list(session.orders.values())
+        session.orders.clear()  # as if it had been opened between the planner's look and its commit
+        core.sessions.offer({agent.id: planned}, {})
+        assert [order.id for order in (await agent.say(wait_s=5.0)).orders] == [task]
 
 
 async def test_two_servers_hear_the_same_report_at_the_same_time(made):
