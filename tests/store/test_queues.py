@@ -13,7 +13,7 @@ from headway.domain.lifecycle import State
 from headway.domain.queues import Queue, Runs
 from headway.domain.tenant import SubscriptionSpec
 from headway.errors import Conflict, InvalidInput, NotFound
-from headway.wire.views import Explanation
+from headway.wire.views.explanations import Explanation
 from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of, submit
 
 LONG = {"delay_tolerance": "1h"}

@@ -24,7 +24,7 @@ from headway.version import VERSION
 from headway.wire import PROTOCOL
 from headway.wire.exchange import MSGPACK, Exchange, Orders, Ref, Register, Registered, encode_msgpack
 from headway.wire.http import Http, Response
-from headway.wire.views import Problem
+from headway.wire.views.answers import Problem
 
 POLL_S = 10.0
 BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)

@@ -16,7 +16,7 @@ from headway.control.core import Core
 from headway.domain.identity import MAX_ID
 from headway.errors import HeadwayError
 from headway.store.queries import query
-from headway.wire.views import AuditPage, AuditView
+from headway.wire.views.tenants import AuditPage, AuditView
 
 _PAGE = query("audit.page")
 _READS = ("GET", "HEAD", "OPTIONS")

@@ -11,7 +11,7 @@ from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_o
 from headway.api.tasks import one
 from headway.control.checkpoints import Writer
 from headway.errors import Forbidden, InvalidInput, NotFound
-from headway.wire.views import Saved
+from headway.wire.views.tasks import Saved
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 BYTES = "application/octet-stream"

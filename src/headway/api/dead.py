@@ -15,7 +15,8 @@ from headway.errors import InvalidInput
 from headway.store.listing import page
 from headway.store.queries import query
 from headway.wire.exchange import ErrorInfo
-from headway.wire.views import Changed, DeadGroup, Page
+from headway.wire.views.answers import Changed
+from headway.wire.views.tasks import DeadGroup, Page
 
 _GROUPS = query("read.dead_groups")
 SHOWN = 1_000  # ids named in an answer

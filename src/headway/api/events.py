@@ -14,7 +14,7 @@ from headway.api.query import seconds_of
 from headway.api.request import PEOPLE, Http, caller_of, core_of
 from headway.domain.events import kinds_of
 from headway.errors import InvalidInput
-from headway.wire.views import EventView
+from headway.wire.views.events import EventView
 
 _CURSOR = re.compile(r"(\d{1,19})-(\d{1,19})")
 

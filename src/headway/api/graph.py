@@ -15,7 +15,7 @@ from headway.domain.lifecycle import State
 from headway.domain.task import When
 from headway.errors import InvalidInput
 from headway.store.queries import query
-from headway.wire.views import CriticalPath, EdgePage, EdgeView, LevelPage, NeighbourView, PathTaskView
+from headway.wire.views.trees import CriticalPath, EdgePage, EdgeView, LevelPage, NeighbourView, PathTaskView
 
 LONGEST_PATH = 5_000
 _NEIGHBOURS = {"upstream": query("graph.upstream"), "downstream": query("graph.downstream")}

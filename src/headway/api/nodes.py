@@ -11,7 +11,7 @@ from headway.control.fleet import Node
 from headway.errors import NotFound
 from headway.store.queries import query
 from headway.wire.exchange import Exchange, Register
-from headway.wire.views import NodeView
+from headway.wire.views.fleet import NodeView
 
 _ALLOCATED = query("task.allocated")
 _DRAIN = query("node.set_drain")

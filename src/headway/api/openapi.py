@@ -28,45 +28,15 @@ from headway.domain.task import ResourcesSpec, TaskSpec
 from headway.domain.tenant import SubscriptionSpec
 from headway.version import VERSION
 from headway.wire.exchange import Exchange, Orders, Register, Registered
-from headway.wire.views import (
-    Accepted,
-    AcceptedMany,
-    AppliedView,
-    AttemptView,
-    AuditPage,
-    Backfilled,
-    Changed,
-    CriticalPath,
-    DeadGroup,
-    DeliveryView,
-    EdgePage,
-    Explanation,
-    FiringView,
-    KeyPage,
-    KeyView,
-    LevelPage,
-    LimitsView,
-    NeighbourView,
-    NewKeyView,
-    NodeView,
-    Page,
-    PeakView,
-    PredictionsView,
-    Problem,
-    QueueView,
-    ResourcesView,
-    Saved,
-    SchedulePage,
-    ScheduleView,
-    Stats,
-    TaskView,
-    TenantPage,
-    TenantView,
-    TreePage,
-    TreeView,
-    Waited,
-    WebhookView,
-)
+from headway.wire.views.answers import Changed, Problem
+from headway.wire.views.events import DeliveryView, WebhookView
+from headway.wire.views.explanations import Explanation
+from headway.wire.views.fleet import NodeView, PeakView, QueueView, Stats
+from headway.wire.views.predictions import PredictionsView
+from headway.wire.views.schedules import AppliedView, Backfilled, FiringView, SchedulePage, ScheduleView
+from headway.wire.views.tasks import Accepted, AcceptedMany, AttemptView, DeadGroup, Page, ResourcesView, Saved, TaskView, Waited
+from headway.wire.views.tenants import AuditPage, KeyPage, KeyView, LimitsView, NewKeyView, TenantPage, TenantView
+from headway.wire.views.trees import CriticalPath, EdgePage, LevelPage, NeighbourView, TreePage, TreeView
 
 
 class OverInputs(msgspec.Struct, forbid_unknown_fields=True):

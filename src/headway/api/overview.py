@@ -13,7 +13,7 @@ from headway.domain.resources import DIMENSIONS
 from headway.errors import Unavailable
 from headway.store.queries import query
 from headway.version import VERSION
-from headway.wire.views import QueueView, ShareView, Stats
+from headway.wire.views.fleet import QueueView, ShareView, Stats
 
 _DEAD = query("read.dead_count")
 _OWN_DEAD = query("allowance.dead")

@@ -9,7 +9,7 @@ from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_o
 from headway.domain.task import TaskSpec
 from headway.errors import InvalidInput
 from headway.policy.prediction import Prediction
-from headway.wire.views import PathView, PredictionsView, PredictionView
+from headway.wire.views.predictions import PathView, PredictionsView, PredictionView
 
 MOST = 10_000
 

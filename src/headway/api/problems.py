@@ -12,7 +12,7 @@ from litestar.exceptions import HTTPException
 from headway import telemetry
 from headway.errors import HeadwayError
 from headway.logs import log
-from headway.wire.views import Problem
+from headway.wire.views.answers import Problem
 
 STATUS: dict[str, int] = {
     "internal": 500,

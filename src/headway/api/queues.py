@@ -11,7 +11,8 @@ from headway.control.outlook import PlanState
 from headway.domain.queues import Queue, check_queue, check_timezone, hours_of, runs_of
 from headway.errors import InvalidInput, NotFound
 from headway.store.queries import query
-from headway.wire.views import Changed, PeakView, QueueView, ShareView
+from headway.wire.views.answers import Changed
+from headway.wire.views.fleet import PeakView, QueueView, ShareView
 
 _PEAKS = query("queue.peaks")
 SHOWN = 20  # shares of the largest tenants

@@ -13,7 +13,7 @@ from headway.domain.lifecycle import Outcome, State
 from headway.domain.resources import Resources
 from headway.domain.task import Category, Definition, decode
 from headway.wire.exchange import ErrorInfo
-from headway.wire.views import AttemptView, ProgressView, ResourcesView, TaskView, UsageView
+from headway.wire.views.tasks import AttemptView, ProgressView, ResourcesView, TaskView, UsageView
 
 _definitions: dict[str, Definition] = {}  # by body: most rows of a page share theirs
 

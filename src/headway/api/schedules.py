@@ -20,7 +20,8 @@ from headway.errors import InvalidInput
 from headway.policy import trees as policy
 from headway.policy.firing import Fate, Kind
 from headway.store.queries import query
-from headway.wire.views import AppliedView, Backfilled, Changed, FiringView, SchedulePage, ScheduleView
+from headway.wire.views.answers import Changed
+from headway.wire.views.schedules import AppliedView, Backfilled, FiringView, SchedulePage, ScheduleView
 
 _LIST = query("schedule.list")
 _FIRINGS = query("schedule.firings")

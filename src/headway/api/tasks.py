@@ -27,7 +27,7 @@ from headway.errors import Conflict, InvalidInput, NotFound
 from headway.store.copy import to_datetime
 from headway.store.listing import page
 from headway.store.queries import query
-from headway.wire.views import Accepted, AcceptedMany, AttemptView, LogLine, Page, Waited
+from headway.wire.views.tasks import Accepted, AcceptedMany, AttemptView, LogLine, Page, Waited
 
 _ONE = query("read.one")
 _ATTEMPTS = query("read.attempts")

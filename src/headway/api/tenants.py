@@ -19,7 +19,7 @@ from headway.domain.task import ResourcesSpec
 from headway.domain.tenant import Subscription, SubscriptionSpec, spec_of
 from headway.errors import InvalidInput, NotFound
 from headway.store.queries import query
-from headway.wire.views import KeyPage, KeyView, LimitsView, LimitView, NewKeyView, TenantPage, TenantView
+from headway.wire.views.tenants import KeyPage, KeyView, LimitsView, LimitView, NewKeyView, TenantPage, TenantView
 
 COUNTED = 100_000
 LARGEST_KEY = 2**31 - 1

@@ -11,7 +11,8 @@ from headway.errors import NotFound
 from headway.policy import trees as policy
 from headway.store.database import Connection
 from headway.store.queries import query
-from headway.wire.views import LevelView, ProgressView, TreeSummary, TreeTaskView, TreeView
+from headway.wire.views.tasks import ProgressView
+from headway.wire.views.trees import LevelView, TreeSummary, TreeTaskView, TreeView
 
 MAX_SHOWN = 2_000
 MAX_LEVELS = 500

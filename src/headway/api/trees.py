@@ -17,7 +17,8 @@ from headway.domain.lifecycle import State
 from headway.domain.task import TaskSpec, check_name
 from headway.domain.tree import EAGER, check_levels
 from headway.store.queries import query
-from headway.wire.views import AcceptedMany, TreePage
+from headway.wire.views.tasks import AcceptedMany
+from headway.wire.views.trees import TreePage
 
 _PAGE = query("tree.page")
 

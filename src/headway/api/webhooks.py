@@ -15,7 +15,8 @@ from headway.control.dispatcher import cloud_event
 from headway.control.webhooks import Owner
 from headway.domain.task import at_seconds
 from headway.errors import Forbidden, InvalidInput
-from headway.wire.views import Changed, DeliveryView, WebhookView
+from headway.wire.views.answers import Changed
+from headway.wire.views.events import DeliveryView, WebhookView
 
 STATES = {"due": 0, "delivered": 1, "dead": 2}
 _WORDS = {number: word for word, number in STATES.items()}

@@ -21,7 +21,7 @@ import uvloop
 
 from headway.bench import bodies
 from headway.bench.connection import Connection, connect
-from headway.wire import views
+from headway.wire.views.tasks import Accepted, AcceptedMany
 
 POOL = 48  # different bodies, sent over and over: 500 tasks of 230 bytes each make 5 MB
 SAMPLE = 256  # ids kept to be read back by HTTP
@@ -67,8 +67,8 @@ class Generator:
         self.first_id, self.last_id = 0, 0
         self.sample: list[str] = []
         self.stamps: dict[str, int] = {}
-        self._one = msgspec.json.Decoder(views.Accepted)
-        self._many = msgspec.json.Decoder(views.AcceptedMany)
+        self._one = msgspec.json.Decoder(Accepted)
+        self._many = msgspec.json.Decoder(AcceptedMany)
         self._deadline = float("inf")
 
     async def prepare(self) -> None:

@@ -11,7 +11,8 @@ from headway.cli.terminal import Terminal, command, group, table
 
 if TYPE_CHECKING:
     from headway.cli.session import Server
-    from headway.wire.views import TaskView, TreeView
+    from headway.wire.views.tasks import TaskView
+    from headway.wire.views.trees import TreeView
 
 app = group("Change tasks.")
 
@@ -101,7 +102,7 @@ def signal(
 def _steer(terminal: Terminal, ids: list[str], word: str, wait: str, body: dict[str, str]) -> None:
     from headway.cli.session import talk, task_path
     from headway.client.connection import with_query
-    from headway.wire.views import TaskView
+    from headway.wire.views.tasks import TaskView
 
     async def ask(server: Server) -> None:
         paths = [with_query(task_path(one, word), {"wait": wait}) for one in ids]
@@ -115,7 +116,8 @@ async def _retry(server: Server, one: str, body: dict[str, Any] | None) -> TaskV
     """Send a dead letter again, or what failed of a tree when the id is a tree's."""
     from headway.cli.session import task_path, tree_path
     from headway.errors import NotFound
-    from headway.wire.views import TaskView, TreeView
+    from headway.wire.views.tasks import TaskView
+    from headway.wire.views.trees import TreeView
 
     try:
         return await server.post(task_path(one, "retry"), TaskView, body)
@@ -129,7 +131,8 @@ async def _cancel(server: Server, one: str) -> list[TaskView | TreeView]:
     """Cancel a task, or all tasks of a tree when the id is a tree's."""
     from headway.cli.session import task_path, tree_path
     from headway.errors import NotFound
-    from headway.wire.views import TaskView, TreeView
+    from headway.wire.views.tasks import TaskView
+    from headway.wire.views.trees import TreeView
 
     try:
         return [await server.post(task_path(one, "cancel"), TaskView)]
@@ -150,7 +153,7 @@ def _changed(tasks: Sequence[TaskView | TreeView]) -> str:
 
 def _now(task: TaskView | TreeView) -> str:
     """Its state, or what it is about to be."""
-    from headway.wire.views import TreeView
+    from headway.wire.views.trees import TreeView
 
     if isinstance(task, TreeView):
         return task.state

@@ -11,7 +11,7 @@ from headway.cli.terminal import Terminal, command, group, table
 
 if TYPE_CHECKING:
     from headway.cli.session import Server
-    from headway.wire.views import DeadGroup, Page
+    from headway.wire.views.tasks import DeadGroup, Page
 
 app = group(
     "Dead letters: tasks that are out of attempts.",
@@ -35,7 +35,7 @@ def ls(
 ) -> None:
     """List dead letters, grouped by error."""
     from headway.cli.session import talk
-    from headway.wire.views import DeadGroup, Page
+    from headway.wire.views.tasks import DeadGroup, Page
 
     async def look(server: Server) -> None:
         if each:
@@ -112,7 +112,7 @@ def _which(ids: list[str] | None, fingerprint: str | None, name: str | None, eve
 
 def _change(terminal: Terminal, verb: str, body: dict[str, Any], done: str) -> None:
     from headway.cli.session import talk
-    from headway.wire.views import Changed
+    from headway.wire.views.answers import Changed
 
     async def ask(server: Server) -> None:
         changed = await server.post(f"/v1/dead-letters/{verb}", Changed, body)

@@ -169,7 +169,7 @@ async def _server(settings: Settings) -> AsyncIterator[Check]:
     from headway.client.discovery import find
     from headway.errors import HeadwayError
     from headway.version import VERSION
-    from headway.wire.views import NodeView, Stats
+    from headway.wire.views.fleet import NodeView, Stats
 
     place = find(settings)
     if place is None:

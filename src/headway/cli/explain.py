@@ -10,7 +10,7 @@ from headway.cli.terminal import Terminal, command, fields, group, paint
 
 if TYPE_CHECKING:
     from headway.cli.session import Server
-    from headway.wire.views import Explanation
+    from headway.wire.views.explanations import Explanation
 
 app = group("Why, and when.")
 
@@ -25,7 +25,7 @@ def explain(terminal: Terminal, task: Annotated[str, typer.Argument(metavar="ID"
     Of an ended one, where its time went.
     """
     from headway.cli.session import talk, task_path
-    from headway.wire.views import Explanation
+    from headway.wire.views.explanations import Explanation
 
     async def look(server: Server) -> None:
         found = await server.get(task_path(task, "explain"), Explanation)
@@ -48,7 +48,7 @@ def change(terminal: Terminal, task: Annotated[str, typer.Argument(metavar="ID")
 
     from headway.cli.options import edits
     from headway.cli.session import talk, task_path
-    from headway.wire.views import TaskView
+    from headway.wire.views.tasks import TaskView
 
     changes = edits(set_, edit)
 

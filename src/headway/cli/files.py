@@ -71,7 +71,7 @@ def _times(terminal: Terminal, found: list[Tree]) -> dict[str, dict[str, float]]
     from headway.cli.work import said
     from headway.client.discovery import find
     from headway.errors import HeadwayError
-    from headway.wire.views import PredictionsView
+    from headway.wire.views.predictions import PredictionsView
 
     if find(terminal.settings()) is None:
         return {}

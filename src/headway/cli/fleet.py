@@ -12,7 +12,7 @@ from headway.cli.terminal import Terminal, command, fields, group, paint, table
 
 if TYPE_CHECKING:
     from headway.cli.session import Server
-    from headway.wire.views import NodeView, PeakView, Stats
+    from headway.wire.views.fleet import NodeView, PeakView, Stats
 
 node = group("Nodes: the machines that run tasks.", examples=["headway node ls", "headway node drain big-1"])
 app = group("Numbers of now.")
@@ -24,7 +24,7 @@ NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name or id of the
 def node_ls(terminal: Terminal) -> None:
     """List nodes: what they have, what is taken."""
     from headway.cli.session import talk
-    from headway.wire.views import NodeView
+    from headway.wire.views.fleet import NodeView
 
     async def look(server: Server) -> None:
         nodes = await server.get("/v1/nodes", list[NodeView])
@@ -37,7 +37,7 @@ def node_ls(terminal: Terminal) -> None:
 def node_show(terminal: Terminal, name: NodeName) -> None:
     """Show one node."""
     from headway.cli.session import talk
-    from headway.wire.views import NodeView
+    from headway.wire.views.fleet import NodeView
 
     async def look(server: Server) -> None:
         found = await server.get(f"/v1/nodes/{quote(name, safe='')}", NodeView)
@@ -67,7 +67,7 @@ def stats(
 ) -> None:
     """Print the numbers of now: states, rates, queues, nodes."""
     from headway.cli.session import talk
-    from headway.wire.views import PeakView, Stats
+    from headway.wire.views.fleet import PeakView, Stats
 
     async def look(server: Server) -> None:
         if shifted:
@@ -103,7 +103,7 @@ def nodes_table(nodes: list[NodeView]) -> str:
 
 def _turn(terminal: Terminal, name: str, verb: str) -> None:
     from headway.cli.session import talk
-    from headway.wire.views import NodeView
+    from headway.wire.views.fleet import NodeView
 
     async def ask(server: Server) -> None:
         found = await server.post(f"/v1/nodes/{quote(name, safe='')}/{verb}", NodeView)

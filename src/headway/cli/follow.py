@@ -19,7 +19,8 @@ from headway.cli.output import written_lines
 from headway.cli.progress import Board, task_line, tree_lines
 from headway.cli.session import Server, task_path, tree_path
 from headway.cli.terminal import Terminal, paint
-from headway.wire.views import TaskView, TreeTaskView, TreeView
+from headway.wire.views.tasks import TaskView
+from headway.wire.views.trees import TreeTaskView, TreeView
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,7 +91,7 @@ async def follow_trees(following: Following, ids: Sequence[str]) -> int:
 
 async def follow_many(following: Following, ids: Sequence[str]) -> int:
     """Many tasks without a tree: how many are done."""
-    from headway.wire.views import Waited
+    from headway.wire.views.tasks import Waited
 
     server, board = following.server, following.board
     done: dict[str, TaskView] = {}

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from headway.cli.session import Server
     from headway.cli.work import Work
     from headway.client.inside import Inside
-    from headway.wire.views import Accepted, AcceptedMany
+    from headway.wire.views.tasks import Accepted, AcceptedMany
 
 
 async def send(server: Server, inside: Inside, work: Work) -> list[Accepted | AcceptedMany]:
     """Submit the work as subtasks. The tasks of a file's tree become subtasks that wait for each other."""
-    from headway.wire.views import Accepted, AcceptedMany
+    from headway.wire.views.tasks import Accepted, AcceptedMany
 
     answers: list[Accepted | AcceptedMany] = []
     for specs in _requests(work):

@@ -13,7 +13,7 @@ from headway.cli.terminal import Terminal, command, group, table
 if TYPE_CHECKING:
     from headway.cli.session import Server
     from headway.client.inside import Inside
-    from headway.wire.views import TaskView
+    from headway.wire.views.tasks import TaskView
 
 app = group("See how work went.")
 
@@ -102,7 +102,7 @@ def _suspend(inside: Inside, pending: list[str]) -> int:
 async def _tree_end(server: Server, tree_id: str, deadline: float | None) -> str:
     """The state of a tree once all of it has ended, also what came into it meanwhile; or at the deadline."""
     from headway.cli.session import tree_path
-    from headway.wire.views import TreeView
+    from headway.wire.views.trees import TreeView
 
     seen: str | None = None
     while True:
@@ -116,7 +116,8 @@ async def _tasks_of(server: Server, one: str, trees: list[str]) -> list[str]:
     """The id itself when it is a task's, its tasks' when it is a tree's; what is neither would be waited for in vain."""
     from headway.cli.session import task_path, tree_path
     from headway.errors import NotFound
-    from headway.wire.views import TaskView, TreeView
+    from headway.wire.views.tasks import TaskView
+    from headway.wire.views.trees import TreeView
 
     try:
         return [(await server.get(task_path(one), TaskView)).id]
@@ -131,7 +132,7 @@ async def _tasks_of(server: Server, one: str, trees: list[str]) -> list[str]:
 
 async def wait_for(server: Server, ids: list[str], limit: float | None) -> tuple[dict[str, TaskView], list[str]]:
     """The tasks that ended within `limit` seconds, and the ids of those that did not."""
-    from headway.wire.views import Waited
+    from headway.wire.views.tasks import Waited
 
     deadline = None if limit is None else time.monotonic() + limit
     done: dict[str, TaskView] = {}
@@ -149,7 +150,7 @@ async def wait_for(server: Server, ids: list[str], limit: float | None) -> tuple
 async def _final(server: Server, task_id: str, limit: float) -> TaskView:
     """The task, with its result: final, or as it is when the time is over."""
     from headway.cli.session import task_path
-    from headway.wire.views import TaskView
+    from headway.wire.views.tasks import TaskView
 
     deadline = time.monotonic() + limit
     while True:

@@ -15,7 +15,7 @@ from headway.cli.terminal import Terminal, command, group
 
 if TYPE_CHECKING:
     from headway.cli.session import Server
-    from headway.wire.views import LogLine
+    from headway.wire.views.tasks import LogLine
 
 app = group("See what tasks write.")
 
@@ -67,7 +67,7 @@ async def written_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[LogLine]:
     """Whole lines, without their ends, from NDJSON of pieces; what was begun last comes at the end."""
     import msgspec
 
-    from headway.wire.views import LogLine
+    from headway.wire.views.tasks import LogLine
 
     begun: dict[tuple[int, str], LogLine] = {}  # by attempt and stream: the two streams are not cut at the same places
     async for piece in pieces:

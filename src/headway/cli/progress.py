@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from headway.cli.terminal import paint
 
 if TYPE_CHECKING:
-    from headway.wire.views import LevelView, ProgressView, TaskView, TreeTaskView, TreeView
+    from headway.wire.views.tasks import ProgressView, TaskView
+    from headway.wire.views.trees import LevelView, TreeTaskView, TreeView
 
 MARKS = {
     "succeeded": "✓",

@@ -11,7 +11,7 @@ from headway.cli.terminal import Terminal, command, group, table
 
 if TYPE_CHECKING:
     from headway.cli.session import Server
-    from headway.wire.views import QueueView
+    from headway.wire.views.fleet import QueueView
 
 queue = group(
     "Queues: what waits, and when it runs.",
@@ -31,7 +31,7 @@ Timezone = Annotated[str | None, typer.Option("--timezone", help="Of the hours, 
 def queue_ls(terminal: Terminal) -> None:
     """List queues: what waits and what runs in each."""
     from headway.cli.session import talk
-    from headway.wire.views import QueueView
+    from headway.wire.views.fleet import QueueView
 
     async def look(server: Server) -> None:
         queues = await server.get("/v1/queues", list[QueueView])
@@ -70,7 +70,7 @@ def queue_resume(terminal: Terminal, name: QueueName) -> None:
 def queue_delete(terminal: Terminal, name: QueueName) -> None:
     """Remove a queue that no task has named."""
     from headway.cli.session import talk
-    from headway.wire.views import Changed
+    from headway.wire.views.answers import Changed
 
     async def ask(server: Server) -> None:
         await server.send("DELETE", _path(name), Changed, b"")
@@ -109,7 +109,7 @@ def _send(terminal: Terminal, method: str, path: str, body: dict[str, Any] | Non
     import msgspec
 
     from headway.cli.session import talk
-    from headway.wire.views import QueueView
+    from headway.wire.views.fleet import QueueView
 
     async def ask(server: Server) -> None:
         view = await server.send(method, path, QueueView, msgspec.json.encode(body or {}))

@@ -98,7 +98,7 @@ async def _submit_and_follow(terminal: Terminal, server: Server, work: Work, kno
     from headway.cli.follow import Following, follow_many, follow_task, follow_trees
     from headway.cli.session import task_path, tree_path
     from headway.cli.submit import ids_of, send
-    from headway.wire.views import Accepted
+    from headway.wire.views.tasks import Accepted
 
     answers = await send(server, work)
     ids = [one for answer in answers for one in ids_of(answer)]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headway.cli.work import Work
     from headway.domain.schedule import ScheduleSpec
     from headway.treefile.model import Tree, TreeTask
-    from headway.wire.views import AppliedView, FiringView, ScheduleView
+    from headway.wire.views.schedules import AppliedView, FiringView, ScheduleView
 
 app = group("Keep schedules.")
 schedule = group(
@@ -61,7 +61,7 @@ def apply(
 
 async def apply_all(server: Server, asked: list[dict[str, Any]]) -> list[AppliedView]:
     from headway.cli.uploads import send_files_of
-    from headway.wire.views import AppliedView
+    from headway.wire.views.schedules import AppliedView
 
     await send_files_of(server, asked)
     return await server.post("/v1/schedules", list[AppliedView], asked, timeout=120.0)
@@ -127,7 +127,7 @@ def applied_line(one: AppliedView) -> str:
 def ls(terminal: Terminal) -> None:
     """List schedules with their next firing."""
     from headway.cli.session import talk
-    from headway.wire.views import SchedulePage
+    from headway.wire.views.schedules import SchedulePage
 
     async def ask(server: Server) -> None:
         found: list[ScheduleView] = []
@@ -152,7 +152,7 @@ def show(
 ) -> None:
     """Show a schedule, its next firings and its past ones."""
     from headway.cli.session import talk
-    from headway.wire.views import ScheduleView
+    from headway.wire.views.schedules import ScheduleView
 
     async def ask(server: Server) -> None:
         view = await server.get(_path(name), ScheduleView, next=coming, past=past)
@@ -179,7 +179,7 @@ def resume(terminal: Terminal, name: Name) -> None:
 def trigger(terminal: Terminal, name: Name) -> None:
     """Run it now, whatever its calendar, its policy and a pause say."""
     from headway.cli.session import talk
-    from headway.wire.views import FiringView
+    from headway.wire.views.schedules import FiringView
 
     async def ask(server: Server) -> None:
         firing = await server.post(_path(name, "trigger"), FiringView)
@@ -206,7 +206,7 @@ def backfill(
     """Make up for moments that did not run; what ran already does not run again."""
     from headway.cli.moments import moment
     from headway.cli.session import talk
-    from headway.wire.views import Backfilled
+    from headway.wire.views.schedules import Backfilled
 
     body = {"since": moment(since, "--since"), "until": moment(until, "--until"), "overlap": overlap}
 
@@ -222,7 +222,7 @@ def backfill(
 def delete(terminal: Terminal, name: Name) -> None:
     """Delete a schedule and the record of its firings; runs under way go on."""
     from headway.cli.session import talk
-    from headway.wire.views import Changed
+    from headway.wire.views.answers import Changed
 
     async def ask(server: Server) -> None:
         changed = await server.send("DELETE", _path(name), Changed)
@@ -233,7 +233,7 @@ def delete(terminal: Terminal, name: Name) -> None:
 
 def _change(terminal: Terminal, name: str, verb: str) -> None:
     from headway.cli.session import talk
-    from headway.wire.views import ScheduleView
+    from headway.wire.views.schedules import ScheduleView
 
     async def ask(server: Server) -> None:
         view = await server.post(_path(name, verb), ScheduleView)

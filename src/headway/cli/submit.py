@@ -12,7 +12,7 @@ from headway.cli.terminal import Terminal, command, group
 if TYPE_CHECKING:
     from headway.cli.session import Server
     from headway.cli.work import Work
-    from headway.wire.views import Accepted, AcceptedMany
+    from headway.wire.views.tasks import Accepted, AcceptedMany
 
 app = group("Submit work.")
 
@@ -104,7 +104,7 @@ async def send(server: Server, work: Work) -> list[Accepted | AcceptedMany]:
     from headway.cli import inside
     from headway.cli.uploads import send_files
     from headway.cli.work import said
-    from headway.wire.views import Accepted, AcceptedMany
+    from headway.wire.views.tasks import Accepted, AcceptedMany
 
     await send_files(server, work)
     if server.inside is not None:

@@ -13,7 +13,8 @@ from headway.cli.terminal import Terminal, command, fields, group, paint, table
 if TYPE_CHECKING:
     from headway.cli.session import Server
     from headway.wire.exchange import Excess
-    from headway.wire.views import AttemptView, LevelView, Page, TaskView, TreeView
+    from headway.wire.views.tasks import AttemptView, Page, TaskView
+    from headway.wire.views.trees import LevelView, TreeView
 
 app = group("Look at tasks.")
 
@@ -58,7 +59,7 @@ def ls(
     from headway.cli.moments import moment
     from headway.cli.options import pairs
     from headway.cli.session import talk
-    from headway.wire.views import Page
+    from headway.wire.views.tasks import Page
 
     pairs(label, "--label")  # refuse a label without a value here, where the option can be named
     query: dict[str, Any] = {
@@ -88,7 +89,7 @@ def show(terminal: Terminal, task_id: Annotated[str, typer.Argument(metavar="ID"
     """Show everything known about a task or a tree."""
     from headway.cli.session import talk, task_path
     from headway.errors import NotFound
-    from headway.wire.views import AttemptView, TaskView
+    from headway.wire.views.tasks import AttemptView, TaskView
 
     async def look(server: Server) -> None:
         try:
@@ -106,7 +107,7 @@ def show(terminal: Terminal, task_id: Annotated[str, typer.Argument(metavar="ID"
 async def _show_tree(terminal: Terminal, server: Server, tree_id: str, not_a_task: Exception) -> None:
     from headway.cli.session import tree_path
     from headway.errors import NotFound
-    from headway.wire.views import TreeView
+    from headway.wire.views.trees import TreeView
 
     try:
         tree = await server.get(tree_path(tree_id), TreeView)

@@ -11,7 +11,8 @@ from headway.cli.terminal import Terminal, command, fields, group, table
 
 if TYPE_CHECKING:
     from headway.cli.session import Server
-    from headway.wire.views import AuditView, KeyView, LimitsView, ResourcesView, TenantView
+    from headway.wire.views.tasks import ResourcesView
+    from headway.wire.views.tenants import AuditView, KeyView, LimitsView, TenantView
 
 tenant = group(
     "Tenants: who shares the machines.", examples=["headway tenant ls", "headway tenant create acme --rate-per-hour 36000"]
@@ -82,7 +83,7 @@ def tenant_set(
 def tenant_ls(terminal: Terminal) -> None:
     """List tenants and what they subscribed to."""
     from headway.cli.session import talk
-    from headway.wire.views import TenantPage
+    from headway.wire.views.tenants import TenantPage
 
     async def look(server: Server) -> None:
         found, cursor = [], None
@@ -122,7 +123,7 @@ def key_create(
 ) -> None:
     """Make a key and print its token, which is shown this once."""
     from headway.cli.session import talk
-    from headway.wire.views import NewKeyView
+    from headway.wire.views.tenants import NewKeyView
 
     async def ask(server: Server) -> None:
         body = {"role": role or ("tenant" if tenant else "admin"), "tenant": tenant, "name": name, "expires": expires}
@@ -137,7 +138,7 @@ def key_create(
 def key_ls(terminal: Terminal) -> None:
     """List keys: whose they are, whether they work. Tokens are not kept, and so not shown."""
     from headway.cli.session import talk
-    from headway.wire.views import KeyPage
+    from headway.wire.views.tenants import KeyPage
 
     async def look(server: Server) -> None:
         found, cursor = [], None
@@ -155,7 +156,7 @@ def key_ls(terminal: Terminal) -> None:
 def key_revoke(terminal: Terminal, number: Annotated[int, typer.Argument(metavar="KEY", help="Number of the key.")]) -> None:
     """Take a key away. Every server refuses it within 5 seconds."""
     from headway.cli.session import talk
-    from headway.wire.views import KeyView
+    from headway.wire.views.tenants import KeyView
 
     async def ask(server: Server) -> None:
         gone = await server.post(f"/v1/keys/{number}/revoke", KeyView)
@@ -168,7 +169,7 @@ def key_revoke(terminal: Terminal, number: Annotated[int, typer.Argument(metavar
 def tier_ls(terminal: Terminal, tenant: OfTenant = None) -> None:
     """List tiers and what they stand for."""
     from headway.cli.session import talk
-    from headway.wire.views import ResourcesView
+    from headway.wire.views.tasks import ResourcesView
 
     async def look(server: Server) -> None:
         tiers = await server.get("/v1/tiers", dict[str, ResourcesView], tenant=tenant)
@@ -187,7 +188,7 @@ def tier_set(
     """Define a tier: for everybody as an administrator, for your own tenant as a tenant."""
     from headway.cli.options import settings
     from headway.cli.session import talk, with_query
-    from headway.wire.views import ResourcesView
+    from headway.wire.views.tasks import ResourcesView
 
     async def ask(server: Server) -> None:
         import msgspec
@@ -205,7 +206,7 @@ def tier_rm(
 ) -> None:
     """Take a tier away; a predefined one is again what it was."""
     from headway.cli.session import talk, with_query
-    from headway.wire.views import ResourcesView
+    from headway.wire.views.tasks import ResourcesView
 
     async def ask(server: Server) -> None:
         path = with_query(f"/v1/tiers/{quote(name, safe='')}", {"tenant": tenant})
@@ -230,7 +231,7 @@ def show_audit(
 ) -> None:
     """List who did what, the newest first."""
     from headway.cli.session import talk
-    from headway.wire.views import AuditPage
+    from headway.wire.views.tenants import AuditPage
 
     async def look(server: Server) -> None:
         page = await server.get("/v1/audit", AuditPage, actor=actor, action=action, target=target, since=since, limit=limit)
@@ -267,7 +268,7 @@ def _number(text: str) -> int | float:
 
 def _show_tenant(terminal: Terminal, method: str, path: str, body: dict[str, Any]) -> None:
     from headway.cli.session import talk
-    from headway.wire.views import TenantView
+    from headway.wire.views.tenants import TenantView
 
     async def ask(server: Server) -> None:
         import msgspec
@@ -280,7 +281,7 @@ def _show_tenant(terminal: Terminal, method: str, path: str, body: dict[str, Any
 
 def _show_limits(terminal: Terminal, path: str) -> None:
     from headway.cli.session import talk
-    from headway.wire.views import LimitsView
+    from headway.wire.views.tenants import LimitsView
 
     async def look(server: Server) -> None:
         found = await server.get(path, LimitsView)

@@ -16,7 +16,8 @@ from headway.cli.terminal import Terminal, command, group, paint, table
 
 if TYPE_CHECKING:
     from headway.cli.session import Server
-    from headway.wire.views import NodeView, Page, Stats
+    from headway.wire.views.fleet import NodeView, Stats
+    from headway.wire.views.tasks import Page
 
 app = group("Watch Headway.")
 
@@ -66,7 +67,8 @@ async def _live(server: Server, interval: float) -> None:
 
 
 async def _look(server: Server) -> Frame:
-    from headway.wire.views import NodeView, Page, Stats
+    from headway.wire.views.fleet import NodeView, Stats
+    from headway.wire.views.tasks import Page
 
     stats, nodes, running = await asyncio.gather(
         server.get("/v1/stats", Stats),

@@ -11,7 +11,7 @@ from headway.cli.terminal import Terminal, command, fields, group, table
 
 if TYPE_CHECKING:
     from headway.cli.session import Server
-    from headway.wire.views import DeliveryView, EventView, WebhookView
+    from headway.wire.views.events import DeliveryView, EventView, WebhookView
 
 app = group(
     "Webhooks: create, ls, set, rotate, test, deliveries, replay.",
@@ -33,7 +33,7 @@ def _path(name: str, *rest: str) -> str:
 def ls(terminal: Terminal) -> None:
     """List webhooks."""
     from headway.cli.session import talk
-    from headway.wire.views import WebhookView
+    from headway.wire.views.events import WebhookView
 
     async def look(server: Server) -> None:
         found = await server.get("/v1/webhooks", list[WebhookView])
@@ -125,7 +125,7 @@ def deliveries(
 ) -> None:
     """List the messages for a webhook, the newest first."""
     from headway.cli.session import talk
-    from headway.wire.views import DeliveryView
+    from headway.wire.views.events import DeliveryView
 
     async def look(server: Server) -> None:
         found = await server.get(_path(name, "deliveries"), list[DeliveryView], state=state)
@@ -193,7 +193,7 @@ def _change(terminal: Terminal, method: str, path: str, body: dict[str, Any] | N
     import msgspec
 
     from headway.cli.session import talk
-    from headway.wire.views import WebhookView
+    from headway.wire.views.events import WebhookView
 
     async def ask(server: Server) -> None:
         content = b"" if body is None else msgspec.json.encode(body)
@@ -207,7 +207,7 @@ def _count(terminal: Terminal, method: str, path: str, body: dict[str, Any] | No
     import msgspec
 
     from headway.cli.session import talk
-    from headway.wire.views import Changed
+    from headway.wire.views.answers import Changed
 
     async def ask(server: Server) -> None:
         content = b"" if body is None else msgspec.json.encode(body)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from headway.client.face import Handle
     from headway.client.once import Claim
-    from headway.wire.views import TaskView
+    from headway.wire.views.tasks import TaskView
 
 
 class Suspended(BaseException):

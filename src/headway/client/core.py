@@ -34,31 +34,13 @@ from headway.client.waiting import HELD_S, Waited, Waiter
 from headway.domain.task import TaskSpec
 from headway.domain.tree import EAGER
 from headway.errors import Unavailable
-from headway.wire.views import (
-    Accepted,
-    AcceptedMany,
-    AppliedView,
-    AttemptView,
-    Backfilled,
-    Changed,
-    DeadGroup,
-    DeliveryView,
-    EventView,
-    FiringView,
-    LogLine,
-    NodeView,
-    Page,
-    PredictionsView,
-    QueueView,
-    ResourcesView,
-    SchedulePage,
-    ScheduleView,
-    Stats,
-    TaskView,
-    TreePage,
-    TreeView,
-    WebhookView,
-)
+from headway.wire.views.answers import Changed
+from headway.wire.views.events import DeliveryView, EventView, WebhookView
+from headway.wire.views.fleet import NodeView, QueueView, Stats
+from headway.wire.views.predictions import PredictionsView
+from headway.wire.views.schedules import AppliedView, Backfilled, FiringView, SchedulePage, ScheduleView
+from headway.wire.views.tasks import Accepted, AcceptedMany, AttemptView, DeadGroup, LogLine, Page, ResourcesView, TaskView
+from headway.wire.views.trees import TreePage, TreeView
 
 Spec = TaskSpec | Mapping[str, Any]
 

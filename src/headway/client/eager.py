@@ -21,7 +21,7 @@ import msgspec
 from headway.client import calling, context, outcomes
 from headway.client.face import Handle
 from headway.wire.exchange import ErrorInfo
-from headway.wire.views import LogLine, TaskView
+from headway.wire.views.tasks import LogLine, TaskView
 
 if TYPE_CHECKING:
     from headway.client.decorator import Task

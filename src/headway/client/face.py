@@ -19,7 +19,7 @@ from headway.client.context import Suspended
 from headway.client.core import AsyncClient
 from headway.client.handles import AsyncHandle
 from headway.client.inside import REQUEUE
-from headway.wire.views import LogLine, TaskView
+from headway.wire.views.tasks import LogLine, TaskView
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headway.client import outcomes
-from headway.wire.views import LogLine, TaskView
+from headway.wire.views.tasks import LogLine, TaskView
 
 if TYPE_CHECKING:
     from headway.client.core import AsyncClient

@@ -12,7 +12,7 @@ import msgspec
 
 from headway.client.calling import SCRIPT
 from headway.errors import HeadwayError, TaskFailed
-from headway.wire.views import TaskView
+from headway.wire.views.tasks import TaskView
 
 _ENDED = {"cancelled": "was cancelled", "skipped": "was skipped", "expired": "expired"}
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from headway.wire.views import EventView
+from headway.wire.views.events import EventView
 
 _decode = msgspec.json.Decoder(EventView).decode
 

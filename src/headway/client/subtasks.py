@@ -10,7 +10,7 @@ from headway.client.connection import Connection
 from headway.client.decorator import Task
 from headway.client.face import Client, Handle
 from headway.client.inside import Inside
-from headway.wire.views import TaskView
+from headway.wire.views.tasks import TaskView
 
 _client: Client | None = None
 _of: tuple[int | str, int] | None = None

@@ -25,7 +25,7 @@ from headway.client.face import Client, Handle
 from headway.domain.task import TaskSpec, decode_error
 from headway.domain.tree import EAGER, check_levels
 from headway.errors import InvalidInput
-from headway.wire.views import TreeView
+from headway.wire.views.trees import TreeView
 
 STREAMED = 20_000  # trees of more tasks go as a stream
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 
 from headway.errors import NotFound
-from headway.wire.views import TaskView
+from headway.wire.views.tasks import TaskView
 
 CALLS = 4
 MOST_IDS = 5000  # in one call

@@ -23,7 +23,7 @@ from headway.policy.peak import judge
 from headway.policy.room import NodeRoom, Refusal, need_of, refuse
 from headway.store.database import Connection, Database
 from headway.store.queries import query
-from headway.wire.views import Estimate, Explanation, OrderView, Reason
+from headway.wire.views.explanations import Estimate, Explanation, OrderView, Reason
 
 COUNTED = 10_000
 _AHEAD = query("explain.ahead")

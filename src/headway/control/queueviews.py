@@ -16,7 +16,7 @@ from headway.policy.peak import judge
 from headway.policy.placement import Gate
 from headway.store.database import Database
 from headway.store.queries import query
-from headway.wire.views import QueueView
+from headway.wire.views.fleet import QueueView
 
 COUNTED = 100_000  # depths above this are shown as this: counting must not cost more than the work
 MOST_GROUPS = 2_000

@@ -11,7 +11,8 @@ from headway.cli.moments import moment, now
 from headway.cli.outcome import work_code
 from headway.cli.progress import bar, progress_text, tree_lines
 from headway.cli.terminal import fields, paint, table
-from headway.wire.views import LevelView, ProgressView, TreeTaskView, TreeView
+from headway.wire.views.tasks import ProgressView
+from headway.wire.views.trees import LevelView, TreeTaskView, TreeView
 
 LONG = "a-name-that-goes-on-and-on-" * 4
 
