@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from headway.api.tasks import _promise
+from headway.control.promises import _Count
 from headway.errors import CannotPromise
 from tests.support.engine import ScriptedAgent, engine, eventually, function, submit
 
@@ -64,6 +65,20 @@ async def test_with_room_it_is_promised_at_once_and_without_nodes_nothing_is(dsn
         assert await core.promises.wait(1, asked) is None
         await core.promises.check(1, asked)
         await ScriptedAgent(core).join()
-        core.promises._loads.clear()
         assert await core.promises.wait(1, asked) == 0.0
         assert await core.promises.wait(1, await drafts(core, function(at="2099-01-01T00:00:00Z"))) is None
+
+
+async def test_a_count_goes_on_by_what_is_stored_and_what_starts_until_the_next_one(dsn):
+    async with engine(dsn) as core:
+        await busy(core)
+        asked = await drafts(core, *[function() for _ in range(1_000)])
+        first = await core.promises.wait(1, asked[:1])
+        core.promises.stored(1, 5_000)
+        assert await core.promises.wait(1, asked[:1]) > first
+        assert await core.promises.wait(1, asked) > await core.promises.wait(1, asked[:1])
+
+
+def test_a_count_never_falls_below_nothing():
+    count = _Count(at=10.0, tasks=100)
+    assert [count.now(at, per_s=10.0) for at in (10.0, 12.0, 100.0)] == [100, 80, 0]

@@ -87,7 +87,11 @@ async def _promise(
 ) -> tuple[datetime.datetime | None, str | None]:
     """When they will probably have started, and a warning if that is too late (E7)."""
     now_us = core.clock.now_us()
-    wait = 0.0 if receipt.state == State.LEASED else await core.promises.wait(tenant, drafts)
+    if receipt.state == State.LEASED:
+        wait: float | None = 0.0
+    else:
+        core.promises.stored(tenant, len(drafts))
+        wait = await core.promises.wait(tenant, drafts, stored=True)
     if wait is None:
         return None, None
     predicted = to_datetime(round(now_us + wait * 1_000_000))

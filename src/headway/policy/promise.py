@@ -26,7 +26,7 @@ def predicted_wait(load: Load, more: int = 0) -> float | None:
     """Seconds until the last of `more` + 1 tasks submitted now starts; None when nothing is known to predict it from."""
     if not load.nodes:
         return None
-    ahead = load.ahead + more
+    ahead = max(0, load.ahead + more)
     if load.utilisation < FULL and ahead <= ROUNDS * max(load.round, 1):
         return 0.0
     return ahead / load.per_s if load.per_s > 0 else None
