@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from headway.agent import cgroups, tree
 from headway.domain.lifecycle import Outcome
 from tests.support.agents import AgentProcess, alive, marked_processes, running_agent, until
 from tests.support.scripted_server import ScriptedServer
@@ -16,7 +19,7 @@ from tests.support.scripted_server import ScriptedServer
 
 @pytest.fixture
 def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer(heartbeat_s=0.2, fence_s=1.0) as running:
+    with ScriptedServer(heartbeat_s=0.2, fence_s=3.0) as running:  # an adoption must fit in, also on a busy machine
         yield running
 
 
@@ -76,6 +79,44 @@ def test_when_the_supervisor_dies_its_tasks_die_and_a_new_boot_begins(
     server.wait(lambda: again in server.finished)
 
 
+ALONE = "import os, time; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); time.sleep(600)"
+
+
+def test_what_runs_ends_without_anybodys_help_when_agent_and_supervisor_are_killed_at_once(
+    server: ScriptedServer, agent: AgentProcess, tmp_path: Path
+) -> None:
+    """Also what has no mark, no parent and no session any more, where there are groups."""
+    _, pid, _ = start_program(server, tmp_path)
+    hides = cgroups.available() is not None
+    if hides:
+        server.order(server.define(command=("/bin/sh", "-c", f"env -i {sys.executable} -I -c '{ALONE}' {tmp_path}; sleep 600")))
+        until(lambda: len(_named(str(tmp_path))) == 1)
+    both = [agent.pid, agent.supervisor()]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for one in both:
+            os.kill(one, number)
+    agent.process.wait()
+    until(lambda: not alive(pid))
+    until(lambda: not marked_processes(agent))
+    if hides:
+        until(lambda: not _named(str(tmp_path)))
+    with running_agent(tmp_path / "agent", server.url) as again:
+        ref = server.run(server.define(command=("true",)))
+        assert server.outcome(ref) is Outcome.SUCCEEDED
+        assert again.stop() == 0
+
+
+def _named(word: str) -> list[int]:
+    """Processes of our Python with this word as their last."""
+    found = []
+    for pid in tree.table():
+        with contextlib.suppress(OSError):  # it ended while we looked
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+            if words[-2:-1] == [word] and words[1] == "-I":
+                found.append(pid)
+    return found
+
+
 def test_a_frozen_supervisor_is_killed_with_its_tasks_when_the_lease_is_over(
     server: ScriptedServer, agent: AgentProcess, tmp_path: Path
 ) -> None:
@@ -133,12 +174,16 @@ def test_a_repeated_order_runs_once_and_a_lower_attempt_never(server: ScriptedSe
     count = server.define(command=("/bin/sh", "-c", f"echo $HEADWAY_ATTEMPT >> {tmp_path}/runs"))
     ref = server.order(count, task=5000, attempt=2)
     server.wait(lambda: ref in server.finished)
+    first = server.finished.pop(ref)
     server.order(count, task=5000, attempt=2)
-    server.order(count, task=5000, attempt=1)
+    older = server.order(count, task=5000, attempt=1)
     last = server.order(count, task=5001, attempt=1)
     server.wait(lambda: last in server.finished)
     assert (tmp_path / "runs").read_text().split() == ["2", "1"]
-    assert server.finishes.count(ref) == 1
+    server.wait(lambda: ref in server.finished)
+    server.wait(lambda: older in server.finished)
+    assert server.finished[ref] == first  # a server that has lost it hears it again
+    assert server.outcome(older) is Outcome.PRE_EMPTED
 
 
 @pytest.mark.usefixtures("agent")

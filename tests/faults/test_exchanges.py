@@ -73,6 +73,19 @@ async def test_a_late_report_of_an_older_attempt_changes_nothing(made):
     await made.assert_sound()
 
 
+async def test_an_attempt_that_began_and_that_its_node_does_not_hold_is_ordered_again(made):
+    """As after a failover that lost the commit of its end: the node, which has ended it, is asked and tells it once more."""
+    agent = await HandAgent(made.servers[0]).join()
+    (ref,) = await leased(made, agent)
+    await agent.say(started=[[*ref, 1]])
+    assert await state(made, ref[0]) is State.RUNNING
+    agent.held.clear()
+    assert await agent.orders(1) == [ref]
+    await agent.say(finished=[succeeded(ref, "7")])
+    assert await state(made, ref[0]) is State.SUCCEEDED
+    await made.assert_sound()
+
+
 async def test_exchanges_that_overtake_each_other_end_the_same(made):
     agent = await HandAgent(made.servers[0]).join()
     refs = await leased(made, agent, 3)

@@ -29,6 +29,7 @@ from headway.agent.signals import (
     Stimulus,
     StopRunner,
     Take,
+    TellAgain,
     TellFinished,
     TellReturned,
     Tick,
@@ -70,6 +71,25 @@ def test_a_repeated_order_is_received_again_and_started_once() -> None:
     again = machine.handle(arrived(order(1)))
     assert spawned(again) == []
     assert [i.refs for i in again if isinstance(i, Take)] == [[(1, 1)]]
+
+
+def test_an_order_for_an_attempt_that_has_ended_is_answered_by_its_end() -> None:
+    machine = new_machine()
+    machine.handle(arrived(order(1), order(2)))
+    machine.handle(ProcessEnded(Finished(1, 1, 0, 0, 0), 1.0))
+    again = machine.handle(arrived(order(1), order(2), now=2.0))
+    assert spawned(again) == []
+    assert [i.refs for i in again if isinstance(i, TellAgain)] == [[(1, 1)]]  # the other one runs
+
+
+def test_an_order_for_an_older_attempt_than_the_last_is_answered_by_its_end_too() -> None:
+    machine = new_machine()
+    for attempt in (1, 2):
+        machine.handle(arrived(order(1, attempt=attempt)))
+        machine.handle(ProcessEnded(Finished(1, attempt, 1, 0, 0), 1.0))
+    again = machine.handle(arrived(order(1), now=2.0))
+    assert spawned(again) == []
+    assert [i.refs for i in again if isinstance(i, TellAgain)] == [[(1, 1)]]
 
 
 def test_orders_behind_tasks_that_turn_out_long_go_back() -> None:

@@ -131,6 +131,18 @@ def sweep() -> list[str]:
     return gone
 
 
+def end(instance: str) -> bool:
+    """End whatever runs in the groups of an agent that is gone, and remove them; False when there are none left."""
+    name, own = f"headway-{instance}", _own()
+    v1 = {controller: f"{MOUNT}/{controller}{own[controller]}/{name}" for controller in V1 if controller in own}
+    v2 = f"{MOUNT}{os.path.dirname(own.get('', ''))}/{name}"  # we are in a group beside it
+    if found := {controller: path for controller, path in v1.items() if os.path.isdir(path)}:
+        _remove_all(found)
+    if os.path.isdir(v2):
+        _remove_v2(v2, ())
+    return any(os.path.isdir(path) for path in (*v1.values(), v2))
+
+
 def _is_forsaken(base: str, bases: list[str]) -> bool:
     """No keeper stands in it, and nobody made a place in it lately: one that is being made has no keeper yet."""
     try:
@@ -361,10 +373,14 @@ class _V2:
         """Threads never left."""
 
     def clear(self) -> None:
-        for name in _folders(self.base):
-            _V2Group(f"{self.base}/{name}", self.controllers).remove()
-        with contextlib.suppress(OSError):
-            os.rmdir(self.base)
+        _remove_v2(self.base, self.controllers)
+
+
+def _remove_v2(base: str, controllers: tuple[str, ...]) -> None:
+    for name in _folders(base):
+        _V2Group(f"{base}/{name}", controllers).remove()
+    with contextlib.suppress(OSError):
+        os.rmdir(base)
 
 
 class _V2Group:

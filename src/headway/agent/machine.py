@@ -3,7 +3,8 @@
 It answers for every attempt it accepted: each waits in the local queue, runs as an executable, or is in the batch
 of a warm runner, and leaves by exactly one TellFinished, TellReturned or runner's result. An (id, attempt) is
 accepted once; a lower attempt of a task is never started after a higher one, and a higher one not before the lower
-has ended here.
+has ended here. An order for one that has left already is answered by telling its end again: whoever gives it has not
+kept what it was told.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from headway.agent.signals import (
     Spawn,
     Stimulus,
     Take,
+    TellAgain,
     TellFinished,
     TellNotices,
     TellReturned,
@@ -140,6 +142,7 @@ class Machine:
         refs: list[Ref] = []
         unknown: dict[int, None] = {}
         accepted: list[Order] = []
+        again: list[Ref] = []
         seen, before = self._seen, self._seen_before
         for order in s.orders:
             if order.definition not in self.recipes:
@@ -151,6 +154,8 @@ class Machine:
                     seen[order.id] = order.attempt
                     if not self._supersede(order, s.now):
                         accepted.append(order)
+                else:
+                    again.append((order.id, order.attempt))
                 continue
             seen[order.id] = order.attempt
             accepted.append(order)
@@ -159,6 +164,8 @@ class Machine:
             self._give_back(accepted)
         else:
             self._accept(accepted)
+        if again and (left := set(again) - set(self.held())):
+            self.out.append(TellAgain(sorted(left)))
         if refs or unknown:
             self.out.append(Take(refs, list(unknown)))
         if s.cancels:

@@ -10,8 +10,12 @@ from typing import Any
 import msgspec
 
 from headway.agent.link import Part, Report
-from headway.wire.exchange import ErrorInfo, Exchange, encode_msgpack
+from headway.domain.lifecycle import Outcome
+from headway.wire.exchange import ErrorInfo, Exchange, Finished, Ref, encode_msgpack
 
+ENDS = ("finished", "returned")
+REMEMBERED = 20_000  # attempts whose end is kept after a server has answered it: a database that fails over may lose what it had
+REMEMBERED_BYTES = 2**21
 _ARRAY32 = struct.Struct(">BI")
 _MAP16 = struct.Struct(">BH")
 
@@ -54,12 +58,14 @@ def _size(encoded: bytes) -> int:
 
 
 class Outbox:
-    """The supervisor's news, kept until a server has answered them."""
+    """The supervisor's news, kept until a server has answered them; how attempts left is remembered a while longer."""
 
     def __init__(self) -> None:
         self._number = 0
         self._parts: list[Part] = []
         self._unanswered: deque[Report] = deque()
+        self._answered: deque[Part] = deque()
+        self._answered_count = self._answered_bytes = 0
 
     def add(self, field: str, values: list[Any]) -> None:
         self._parts.append(Part(field, len(values), items(values)))
@@ -84,7 +90,30 @@ class Outbox:
 
     def answered(self, number: int) -> None:
         while self._unanswered and self._unanswered[0].number <= number:
-            self._unanswered.popleft()
+            for part in self._unanswered.popleft().parts:
+                if part.field in ENDS:
+                    self._remember(part)
+
+    def _remember(self, part: Part) -> None:
+        self._answered.append(part)
+        self._answered_count += part.count
+        self._answered_bytes += len(part.items)
+        while self._answered_count > REMEMBERED or self._answered_bytes > REMEMBERED_BYTES:
+            oldest = self._answered.popleft()
+            self._answered_count -= oldest.count
+            self._answered_bytes -= len(oldest.items)
+
+    def tell_again(self, refs: list[Ref], now_ms: int) -> None:
+        """How these attempts left here. One nobody remembers has run, and runs once more: its result is lost."""
+        on_their_way = set(self.refs())
+        wanted = [ref for ref in refs if ref not in on_their_way]
+        known = self._known(set(wanted))
+        for ref in wanted:
+            field, row = known.get(ref) or ("finished", _forgotten(ref, now_ms))
+            self.add(field, [row])
+
+    def _known(self, wanted: set[Ref]) -> dict[Ref, tuple[str, Any]]:
+        return {(row[0], row[1]): (part.field, row) for part in self._answered for row in _rows(part) if (row[0], row[1]) in wanted}
 
     def unanswered(self) -> list[Report]:
         """For an exchange side that has just started."""
@@ -94,16 +123,17 @@ class Outbox:
     def clear(self) -> bool:
         return not self._parts and not self._unanswered
 
-    def refs(self) -> list[tuple[int, int]]:
+    def refs(self) -> list[Ref]:
         """The attempts whose end is not yet known to a server: they are still held."""
-        found: list[tuple[int, int]] = []
-        for parts in (*(report.parts for report in self._unanswered), self._parts):
-            for part in parts:
-                if part.field in ("finished", "returned"):
-                    found += [(row[0], row[1]) for row in _rows(part)]
-        return found
+        parts = [part for report in self._unanswered for part in report.parts] + self._parts
+        return [(row[0], row[1]) for part in parts if part.field in ENDS for row in _rows(part)]
 
 
 def _rows(part: Part) -> list[Any]:
     rows: list[Any] = msgspec.msgpack.decode(_ARRAY32.pack(0xDD, part.count) + part.items)
     return rows
+
+
+def _forgotten(ref: Ref, now_ms: int) -> Finished:
+    info = ErrorInfo("ReportLost", "it has ended here, and what was told of it was lost")
+    return Finished(*ref, Outcome.PRE_EMPTED, now_ms, now_ms, error=error_text(info))

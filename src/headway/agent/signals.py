@@ -233,6 +233,13 @@ class TellReturned:
     refs: list[Ref]
 
 
+@dataclass(slots=True)
+class TellAgain:
+    """These left here before, and the server orders them all the same."""
+
+    refs: list[Ref]
+
+
 Instruction = (
     Take
     | Prepare
@@ -251,6 +258,7 @@ Instruction = (
     | TellStarted
     | TellNotices
     | TellReturned
+    | TellAgain
 )
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from headway.agent import tree
+from headway.agent import survivor, tree
 from headway.agent.carriers import Carriers
 from headway.agent.clock import boottime, wall_ms
 from headway.agent.containers import Containers, engine_words
@@ -77,6 +77,7 @@ from headway.agent.signals import (
     Stimulus,
     StopRunner,
     Take,
+    TellAgain,
     TellFinished,
     TellNotices,
     TellReturned,
@@ -110,6 +111,7 @@ class Supervisor:
         terms = msgspec.msgpack.decode(setup.settings, type=Terms)
         self.setup, self.exchange = setup, exchange
         _limit_files(terms.open_files)
+        self.survivor = survivor.start(setup.instance, setup.work_dir)
         self.boot = _new_boot()
         self.lease: float | None = None  # CLOCK_BOOTTIME; None: no lease, nothing may run
         self.loop, self.outbox = Loop(), Outbox()
@@ -171,6 +173,7 @@ class Supervisor:
             TellStarted: lambda i: self.outbox.add("started", i.started),
             TellReturned: lambda i: self.outbox.add("returned", i.refs),
             TellNotices: lambda i: self.outbox.add("notices", i.notices),
+            TellAgain: lambda i: self.outbox.tell_again(i.refs, wall_ms()),
         }
         self.channel: Channel | None = None
         self._connect(channel)
@@ -194,6 +197,7 @@ class Supervisor:
                 self._start_exchange(now)
         self._kill_everything()
         self.places.close()
+        self.survivor.dismiss()
 
     def _timeout(self) -> float:
         now, machine = boottime(), self.machine
@@ -277,7 +281,7 @@ class Supervisor:
             self.loggers.ended(pid)
             self.spools.ended(pid, status, boottime())
         others = self.containers.pids | self.carriers.pids | self.loggers.pids | self.spools.pids
-        known = self.runners.pids | self.preparations.pids | others | {self.exchange}
+        known = self.runners.pids | self.preparations.pids | others | {self.exchange, self.survivor.pid}
         self.handle(*(ProcessEnded(finished, boottime()) for finished in self.executables.ended(exits, known)))
 
     def _running_task(self, number: int) -> tuple[int, int] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -40,6 +41,7 @@ _BOOT_OF = query("node.boot_of")
 _REGISTER = query("node.register")
 _LEAVE = query("node.leave")
 _ORDERS = query("task.orders_of")
+_BEGUN = query("task.begun_of")
 _HELD = query("task.held_by")
 _CONTROLS = query("control.open_of")
 
@@ -200,6 +202,8 @@ class Exchanges:
         known = {(row["id"], row["attempt"]): row for row in rows}
         if any(ref not in held and row["state"] == State.LEASED for ref, row in known.items()):
             await self.load_orders(session.node)
+        if ended := [ref[0] for ref, row in known.items() if ref not in held and row["state"] != State.LEASED]:
+            await self._ask_again(session, ended)
         for ref in held - known.keys():
             session.cancel(ref)  # nobody waits for it any more
         for ref, row in known.items():
@@ -208,6 +212,13 @@ class Exchanges:
         for ref in session.cancels.keys() - held:
             del session.cancels[ref]
         await self.load_controls(session)
+
+    async def _ask_again(self, session: Session, tasks: list[int]) -> None:
+        """Attempts that began, that the node does not hold and whose end is not here: this database has lost what it was told (a failover
+        to a replica that was behind). They are ordered again, and the node, which knows them, tells their end once more."""
+        async with self.database.hot() as connection:
+            rows = await connection.fetch(_BEGUN, session.node, tasks)
+        session.offer(_order(row) for row in rows)
 
     async def refresh_fleet(self) -> None:
         if await self.fleet.refresh():
@@ -220,7 +231,7 @@ class Exchanges:
             return
         async with self.database.hot() as connection:
             rows = await connection.fetch(_ORDERS, node)
-        session.offer(Order(r["id"], r["attempt"], r["definition"], r["input"], r["name"]) for r in rows)
+        session.offer(_order(row) for row in rows)
         await self.load_controls(session)
 
     async def load_controls(self, session: Session) -> None:
@@ -233,3 +244,7 @@ class Exchanges:
         for node in nodes:
             if (session := self.sessions.by_node.get(node)) is not None:
                 telemetry.background(self.load_controls(session))
+
+
+def _order(row: Any) -> Order:
+    return Order(row["id"], row["attempt"], row["definition"], row["input"], row["name"])

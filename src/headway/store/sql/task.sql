@@ -31,6 +31,10 @@ returning id, attempt, node, definition, input, name, state;
 -- What a node was given and may not have received: its leased rows.
 select id, attempt, definition, input, name from task where node = $1 and state = 3 order by leased_at, id;
 
+-- name: begun_of
+-- Those of some tasks that began on a node, as orders.
+select id, attempt, definition, input, name from task where node = $1 and id = any ($2::bigint[]) and state in (4, 5);
+
 -- name: held_by
 -- Every attempt a node answers for, as the database sees it.
 select id, attempt, state, shape, tenant, start_by, cap_ms, cancel_at from task where node = $1 and state in (3, 4, 5);
