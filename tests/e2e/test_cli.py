@@ -158,6 +158,12 @@ def test_a_bad_field_is_refused_with_its_name_and_what_was_meant(up: Upped) -> N
     assert "did you mean 'basic'?" in said.stderr
 
 
+def test_an_amount_given_as_an_option_of_its_own_is_told_where_it_belongs(up: Upped) -> None:
+    said = headway(up, "submit", "--memory", "1GiB", "--", "true")
+    assert said.returncode == 2
+    assert "--resources memory=" in said.stderr
+
+
 def test_a_repeated_idempotency_key_gives_the_first_task_back_and_another_payload_is_refused(up: Upped) -> None:
     first = submit(up, "--idempotency-key", "k1", "--", "echo", "1")
     assert submit(up, "--idempotency-key", "k1", "--", "echo", "1") == first

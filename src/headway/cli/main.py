@@ -118,6 +118,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     },
 }
 COMMANDS: dict[str, Entry] = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+AMOUNTS = ("cpus", "memory", "disk", "iops", "bandwidth", "ports")  # options elsewhere, parts of --resources here
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -232,7 +233,9 @@ def _usage(name: str, error: Exception) -> int:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else f"headway {name}"
     message = message[:1].lower() + message[1:].rstrip(".")
-    complain(message, where=path, hint=f"`{path} --help` tells what it takes")
+    asked = str(getattr(error, "option_name", "")).lstrip("-")
+    hint = f"say `--resources {asked}=...`" if asked in AMOUNTS else f"`{path} --help` tells what it takes"
+    complain(message, where=path, hint=hint)
     return Exit.USAGE
 
 
