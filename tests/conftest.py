@@ -9,10 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from headway.agent import cgroups
 from tests.support.databases import Databases
+
+# Properties say what holds, not how fast: a loaded machine takes many times as long for one example.
+hypothesis.settings.register_profile("headway", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("headway")
 
 
 @pytest.fixture(scope="session", autouse=True)

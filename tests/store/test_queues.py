@@ -268,6 +268,28 @@ async def test_a_million_of_one_tenant_do_not_delay_anothers_single_task_beyond_
         assert order.id == task, "the first place that became free, though the other's urgent tasks wait"
 
 
+async def test_no_room_is_kept_for_a_tenant_with_more_than_its_part_while_the_others_tasks_are_still_unread(dsn):
+    async with engine(dsn) as core:
+        flood, single = await tenant(core, "flood"), await tenant(core, "single")
+        agent = await ScriptedAgent(core, cpus=2).join()  # four places
+        await submit(core, *[function(preemptible=False, **LONG)] * 50, tenant=flood)
+        await agent.start(*await agent.orders(4))
+        heads = core.planner.board.heads
+
+        async def known(tenant: int, groups: int) -> bool:
+            return len([head for group, head in heads.items() if group[0] == tenant and len(head)]) == groups
+
+        await submit(core, function(**LONG), tenant=single)
+        await eventually(lambda: known(single, 1))
+        await submit(core, function(category="urgent"), tenant=flood)
+        await eventually(lambda: known(flood, 2))
+        assert not core.planner.conditions.keep
+        core.planner.changed([group for group in heads if group[0] == single])  # unread, as when it had just come
+        core.planner.ready({group: [head.keys[0]] for group, head in heads.items() if group[0] == flood})
+        await core.planner.run_once()
+        assert not core.planner.conditions.keep
+
+
 async def test_fairness_is_counted_from_the_database_so_a_new_leader_goes_on_where_the_old_one_stopped(dsn):
     async with engine(dsn, holder="old") as core:
         flood, single = await tenant(core, "flood"), await tenant(core, "single")

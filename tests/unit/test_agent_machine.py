@@ -332,7 +332,7 @@ class Promises(RuleBasedStateMachine):
         assert all(count <= 1 for count in self.begun.values())
 
 
-Promises.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+Promises.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
 TestPromises = Promises.TestCase
 
 

@@ -207,5 +207,5 @@ class Steered(Promises):
         assert all(count == 1 for count in self.answered.values())
 
 
-Steered.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+Steered.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
 TestSteered = Steered.TestCase

@@ -112,7 +112,7 @@ def test_an_archive_that_leads_out_of_its_folder_is_refused(tmp_path, what):
     assert os.listdir(tmp_path / "a") == ["b"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.binary(max_size=3000))
 def test_no_bytes_make_the_unpacking_fail_in_another_way(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("any")

@@ -144,7 +144,7 @@ SOME = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(SOME), st.integers(0, 2 * 365 * 86400), st.integers(1, 20))
 def test_moments_rise_and_do_not_depend_on_where_one_begins_to_look(spec, offset, count):
     when = timing(spec, "x")

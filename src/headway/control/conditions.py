@@ -9,6 +9,7 @@ import datetime
 import math
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headway import telemetry
@@ -35,14 +36,26 @@ class Conditions:
     handed: Counter[int] = field(default_factory=Counter)  # by tenant: tasks handed out since somebody last looked
     missed: Counter[str] = field(default_factory=Counter)  # by queue: handed out after start_by
     now: datetime.datetime = BEGINNING[0]
+    _came: set[Group] = field(default_factory=set)  # groups that were told of tasks and not weighed yet
     _urgent: float = -math.inf  # when an urgent task came last
     _drained: int = 0
     _counted: float = field(default_factory=time.monotonic)
     _verdicts: dict[tuple[int, bool], Verdict] = field(default_factory=dict)
 
     def came(self, group: Group) -> None:
-        """Tasks of this group have become ready. Room is not kept for a tenant that has more than its part already."""
-        if self.definitions.rules.get(group[1], _DEFAULT).urgent and self.board.usage.is_entitled(group[0]):
+        """Tasks of this group have become ready."""
+        self._came.add(group)
+
+    def arrivals(self) -> set[Group]:
+        """The groups that came since this was last asked. They are to be weighed when every head of now has been read: a tenant
+        whose head is not looks as if it did not wait, and another as if it had nobody to share with."""
+        came, self._came = self._came, set()
+        return came
+
+    def weigh(self, came: Iterable[Group]) -> None:
+        """Keep room when urgent tasks came, but not for a tenant that has more than its part already."""
+        rules, usage = self.definitions.rules, self.board.usage
+        if any(rules.get(shape, _DEFAULT).urgent and usage.is_entitled(tenant) for tenant, shape in came):
             self._urgent = time.monotonic()
 
     def drained(self, count: int) -> None:

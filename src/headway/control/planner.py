@@ -182,8 +182,7 @@ class Planner:
             return None
         if any(shape not in self.definitions.shapes for _, shape in tasks):
             return None
-        for group in tasks:
-            self.conditions.came(group)
+        self.conditions.weigh(tasks)
         plan = self.board.fit(tasks, self._round())
         if plan is None:
             return None
@@ -243,7 +242,9 @@ class Planner:
         self._follow_fleet()
         if not any(room.accepting for room in self.rooms.values()):
             return 0
+        came = self.conditions.arrivals()
         await self._refill()
+        self.conditions.weigh(came)
         asked = self._round()
         plan = self.board.place(asked)
         self.conditions.placed(self.board.peaked, plan)

@@ -74,19 +74,19 @@ def read(source: str) -> None:
     assert bool(plan_json(trees)["trees"]) == (refused is None)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(PIECES, max_size=25).map("".join))
 def test_pieces_of_yaml_in_any_order(source: str) -> None:
     read(source)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(max_size=60))
 def test_any_text(source: str) -> None:
     read(source)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.dictionaries(WORDS, VALUES, min_size=1, max_size=4))
 def test_well_formed_files_of_any_shape(value: dict[str, Any]) -> None:
     read(msgspec.json.encode(value).decode())
