@@ -160,7 +160,7 @@ def test_a_bad_field_is_refused_with_its_name_and_what_was_meant(up: Upped) -> N
 
 def test_an_amount_given_as_an_option_of_its_own_is_told_where_it_belongs(up: Upped) -> None:
     said = headway(up, "submit", "--memory", "1GiB", "--", "true")
-    assert said.returncode == 2
+    assert said.returncode == 64
     assert "--resources memory=" in said.stderr
 
 
