@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from headway.client.executor import Executor as Executor
     from headway.client.face import Client as Client
     from headway.client.tree import Tree as Tree
-    from headway.domain.task import TaskSpec as TaskSpec
+    from headway.domain.spec import TaskSpec as TaskSpec
 
 _HOMES = {
     "AsyncClient": "headway.client.core",
     "Client": "headway.client.face",
     "Executor": "headway.client.executor",
-    "TaskSpec": "headway.domain.task",
+    "TaskSpec": "headway.domain.spec",
     "Tree": "headway.client.tree",
     "current": "headway.client.context",
     "eager": "headway.client.eager",

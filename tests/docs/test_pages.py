@@ -19,7 +19,7 @@ from headway.api.problems import STATUS
 from headway.cli.main import EXIT_CODES
 from headway.config import Settings
 from headway.domain.lifecycle import Outcome, State
-from headway.domain.task import KEYWORDS
+from headway.domain.spec import KEYWORDS
 from headway.treefile import load
 from tests.docs.blocks import PAGES, ROOT, Block, anchors, blocks, links
 

@@ -10,8 +10,9 @@ import pytest
 
 from headway.control.core import Core
 from headway.control.predictions import work_of
+from headway.domain.define import define
 from headway.domain.lifecycle import Outcome, State
-from headway.domain.task import TaskSpec, define
+from headway.domain.spec import TaskSpec
 from headway.errors import ImpossibleTree
 from headway.policy.firing import Fate
 from headway.wire.exchange import Finished

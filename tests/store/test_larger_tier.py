@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from headway.domain.define import define
 from headway.domain.lifecycle import Outcome, State
 from headway.domain.resources import TIERS
-from headway.domain.task import ResourcesSpec, TaskSpec, decode, define
+from headway.domain.spec import ResourcesSpec, TaskSpec
+from headway.domain.task import decode
 from headway.policy.tiers import larger
 from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of, submit
 

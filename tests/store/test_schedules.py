@@ -11,7 +11,8 @@ import pytest
 
 from headway.domain.lifecycle import State
 from headway.domain.schedule import Scheduled
-from headway.domain.task import Category, TaskSpec
+from headway.domain.spec import TaskSpec
+from headway.domain.task import Category
 from headway.errors import InvalidInput, LimitExceeded, NotFound, StaleEpoch, UnsatisfiableResources
 from headway.policy.firing import Fate, Kind
 from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of

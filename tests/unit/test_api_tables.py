@@ -7,7 +7,7 @@ import re
 from headway import errors
 from headway.api import openapi, problems
 from headway.api.app import ROUTES, openapi_json
-from headway.domain.task import TaskSpec
+from headway.domain.spec import TaskSpec
 
 
 def every_error(kind: type = errors.HeadwayError) -> set[type]:

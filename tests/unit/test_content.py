@@ -13,7 +13,9 @@ from headway.agent.output import Capture, Mask
 from headway.control.actions import as_spec
 from headway.domain import languages
 from headway.domain.content import check_addressed, needs_preparation, runner_kind
-from headway.domain.task import Definition, TaskSpec, define
+from headway.domain.define import define
+from headway.domain.spec import TaskSpec
+from headway.domain.task import Definition
 from headway.errors import InvalidInput
 
 HASH = "a" * 64

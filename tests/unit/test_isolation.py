@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from headway.domain.define import define
 from headway.domain.isolation import check_network, confine, covers, place
-from headway.domain.task import Definition, TaskSpec, define
+from headway.domain.spec import TaskSpec
+from headway.domain.task import Definition
 from headway.errors import InvalidInput
 
 

@@ -72,6 +72,6 @@ def test_the_check_itself_finds_what_it_looks_for(text: str) -> None:
 
 
 def test_values_and_arithmetic_are_pure() -> None:
-    text = "import datetime, math\nfrom headway.domain.task import TaskSpec\ndef f(now: float) -> float: return now + 1"
+    text = "import datetime, math\nfrom headway.domain.spec import TaskSpec\ndef f(now: float) -> float: return now + 1"
     assert offences(ast.parse(text)) == []
     assert PURE

@@ -6,9 +6,11 @@ import msgspec
 import pytest
 
 from headway.domain import units
+from headway.domain.define import define, edges
 from headway.domain.lifecycle import State
 from headway.domain.resources import TIERS, Capacity, fits
-from headway.domain.task import Category, TaskSpec, decode_error, define, edges, encode
+from headway.domain.spec import TaskSpec, decode_error
+from headway.domain.task import Category, encode
 from headway.errors import InvalidInput, UnknownField
 
 

@@ -24,7 +24,7 @@ from headway.api.tenants import NewKey, NewTenant
 from headway.api.trees import TreeSpec
 from headway.api.webhooks import NewWebhook, Replay, WebhookChange
 from headway.domain.schedule import Scheduled
-from headway.domain.task import ResourcesSpec, TaskSpec
+from headway.domain.spec import ResourcesSpec, TaskSpec
 from headway.domain.tenant import SubscriptionSpec
 from headway.version import VERSION
 from headway.wire.exchange import Exchange, Orders, Register, Registered

@@ -6,7 +6,7 @@ import msgspec
 from litestar import Response, post
 
 from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_of
-from headway.domain.task import TaskSpec
+from headway.domain.spec import TaskSpec
 from headway.errors import InvalidInput
 from headway.policy.prediction import Prediction
 from headway.wire.views.predictions import PathView, PredictionsView, PredictionView

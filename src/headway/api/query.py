@@ -10,7 +10,8 @@ from headway.control.core import Core
 from headway.domain import units
 from headway.domain.identity import MAX_ID, first_id_of
 from headway.domain.lifecycle import State
-from headway.domain.task import Category, at_seconds
+from headway.domain.task import Category
+from headway.domain.units import at_seconds
 from headway.errors import InvalidInput, NotFound
 from headway.store.listing import Filter
 

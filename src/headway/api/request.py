@@ -12,7 +12,7 @@ from headway.api.problems import rate_headers
 from headway.control.access import Caller
 from headway.control.core import Core
 from headway.domain.identity import MAX_ID
-from headway.domain.task import decode_error
+from headway.domain.spec import decode_error
 from headway.errors import InvalidInput, NotFound, VersionMismatch
 from headway.store.queries import query
 from headway.wire.exchange import MSGPACK, encode_msgpack

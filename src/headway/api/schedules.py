@@ -15,7 +15,7 @@ from headway.control.starting import Start
 from headway.domain.firings import upcoming
 from headway.domain.lifecycle import State
 from headway.domain.schedule import Scheduled, ScheduleSpec, moment, timing
-from headway.domain.task import TaskSpec, decode_error
+from headway.domain.spec import TaskSpec, decode_error
 from headway.errors import InvalidInput
 from headway.policy import trees as policy
 from headway.policy.firing import Fate, Kind

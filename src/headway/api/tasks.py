@@ -21,8 +21,8 @@ from headway.control.core import Core
 from headway.control.draft import Draft
 from headway.control.subtasks import Parent
 from headway.domain import units
+from headway.domain.checks import check_key
 from headway.domain.lifecycle import State
-from headway.domain.task import check_key
 from headway.errors import Conflict, InvalidInput, NotFound
 from headway.store.copy import to_datetime
 from headway.store.listing import page

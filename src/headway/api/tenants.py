@@ -15,7 +15,7 @@ from headway.control.access import Caller
 from headway.control.core import Core
 from headway.domain import units
 from headway.domain.lifecycle import HELD, State
-from headway.domain.task import ResourcesSpec
+from headway.domain.spec import ResourcesSpec
 from headway.domain.tenant import Subscription, SubscriptionSpec, spec_of
 from headway.errors import InvalidInput, NotFound
 from headway.store.queries import query

@@ -12,9 +12,10 @@ from litestar import Response, get, post
 from headway.api.query import MAX_LIMIT, seconds_of, whole
 from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_of, id_of, rate_headers_of
 from headway.api.tree_views import summary, tree_row, tree_view
+from headway.domain.checks import check_name
 from headway.domain.identity import MAX_ID
 from headway.domain.lifecycle import State
-from headway.domain.task import TaskSpec, check_name
+from headway.domain.spec import TaskSpec
 from headway.domain.tree import EAGER, check_levels
 from headway.store.queries import query
 from headway.wire.views.tasks import AcceptedMany

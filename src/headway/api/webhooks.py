@@ -13,7 +13,7 @@ from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_o
 from headway.control.access import Caller
 from headway.control.dispatcher import cloud_event
 from headway.control.webhooks import Owner
-from headway.domain.task import at_seconds
+from headway.domain.units import at_seconds
 from headway.errors import Forbidden, InvalidInput
 from headway.wire.views.answers import Changed
 from headway.wire.views.events import DeliveryView, WebhookView

@@ -18,7 +18,7 @@ from headway.cli import options
 from headway.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from headway.domain.task import TaskSpec
+    from headway.domain.spec import TaskSpec
     from headway.treefile.model import Tree
 
 _REMOTE = re.compile(r"(https?://|upload:|volume:)")

@@ -31,7 +31,7 @@ from headway.client.discovery import find
 from headway.client.handles import AsyncHandle, Group
 from headway.client.streams import events_of
 from headway.client.waiting import HELD_S, Waited, Waiter
-from headway.domain.task import TaskSpec
+from headway.domain.spec import TaskSpec
 from headway.domain.tree import EAGER
 from headway.errors import Unavailable
 from headway.wire.views.answers import Changed

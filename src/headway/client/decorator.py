@@ -20,7 +20,8 @@ import msgspec
 from headway.client import calling, core, eager, face
 from headway.client.face import Handle
 from headway.client.handles import AsyncHandle
-from headway.domain.task import TaskSpec, decode_error, define
+from headway.domain.define import define
+from headway.domain.spec import TaskSpec, decode_error
 from headway.domain.tenant import ANYWHERE
 from headway.errors import InvalidInput
 

@@ -22,7 +22,7 @@ from headway.client import face
 from headway.client.core import AsyncClient
 from headway.client.decorator import Task, checked
 from headway.client.face import Client, Handle
-from headway.domain.task import TaskSpec, decode_error
+from headway.domain.spec import TaskSpec, decode_error
 from headway.domain.tree import EAGER, check_levels
 from headway.errors import InvalidInput
 from headway.wire.views.trees import TreeView

@@ -15,10 +15,12 @@ from headway.control.fleet import Fleet
 from headway.control.settle import Effects, end_waiting, settle, tell
 from headway.control.tenants import Tenants
 from headway.domain.content import spec_fields
+from headway.domain.define import define
 from headway.domain.lifecycle import State
 from headway.domain.notify import NotifySpec
+from headway.domain.spec import ResourcesSpec, RetrySpec, TaskSpec, decode_error
 from headway.domain.stages import specs_of
-from headway.domain.task import Definition, ResourcesSpec, RetrySpec, TaskSpec, decode_error, define
+from headway.domain.task import Definition
 from headway.domain.tenant import Terms
 from headway.errors import InvalidInput
 from headway.store.database import Connection, Database

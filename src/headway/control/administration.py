@@ -14,8 +14,10 @@ import msgspec
 from headway.control.access import Access, hash_of
 from headway.control.audit import Entry
 from headway.control.tenants import Tenants
+from headway.domain.checks import check_name
+from headway.domain.define import resolve
 from headway.domain.resources import TIERS, Resources, misspelt
-from headway.domain.task import ResourcesSpec, check_name, resolve
+from headway.domain.spec import ResourcesSpec
 from headway.domain.tenant import Subscription, SubscriptionSpec, Terms, changed, spec_of
 from headway.errors import Conflict, InvalidInput, NotFound
 from headway.store.database import Connection, Database

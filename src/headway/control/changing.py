@@ -15,8 +15,9 @@ from headway.control.definitions import Definitions, Interned
 from headway.control.draft import check_input
 from headway.control.fleet import Fleet
 from headway.control.tenants import Tenants
+from headway.domain.checks import check_labels, check_name
 from headway.domain.lifecycle import State
-from headway.domain.task import at_seconds, check_labels, check_name
+from headway.domain.units import at_seconds
 from headway.errors import Conflict, InvalidInput, NotFound
 from headway.store.database import Connection, Database
 from headway.store.queries import query

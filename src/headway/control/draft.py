@@ -13,22 +13,13 @@ from headway.control.contents import Contents
 from headway.control.definitions import Definitions, Interned
 from headway.control.tenants import Tenants
 from headway.domain import graph
+from headway.domain.checks import check_key, check_labels, check_name
+from headway.domain.define import define, edges
 from headway.domain.fanout import Fan, fan_of
 from headway.domain.identity import MAX_ID
-from headway.domain.task import (
-    MAX_INPUT,
-    Definition,
-    Edge,
-    TaskSpec,
-    When,
-    at_seconds,
-    check_key,
-    check_labels,
-    check_name,
-    decode_error,
-    define,
-    edges,
-)
+from headway.domain.spec import MAX_INPUT, TaskSpec, decode_error
+from headway.domain.task import Definition, Edge, When
+from headway.domain.units import at_seconds
 from headway.errors import HeadwayError, InvalidInput, TooLarge
 
 MAX_BULK = 1_000_000

@@ -26,8 +26,8 @@ from headway.control.results import Results
 from headway.control.secrets import Secrets
 from headway.control.sessions import Session, Sessions
 from headway.control.settle import Effects, tell
+from headway.domain.checks import check_labels, check_name
 from headway.domain.lifecycle import State
-from headway.domain.task import check_labels, check_name
 from headway.errors import Conflict, InvalidInput, NotFound, Unavailable, VersionMismatch
 from headway.logs import log
 from headway.store.database import Connection, Database

@@ -20,8 +20,9 @@ from headway.control.identity import IdSource
 from headway.control.record import fail_waiting
 from headway.control.settle import Effects, settle
 from headway.domain import fanout
+from headway.domain.checks import NAME_LIMIT
 from headway.domain.lifecycle import State
-from headway.domain.task import NAME_LIMIT, Definition, When
+from headway.domain.task import Definition, When
 from headway.errors import InvalidInput
 from headway.store import copy
 from headway.store.database import Connection

@@ -11,9 +11,11 @@ import msgspec
 from headway.control.definitions import Definitions
 from headway.control.leader import Leader
 from headway.control.predictions import Predictions, Sampler
+from headway.domain.define import edges
 from headway.domain.firings import shortest_gap
 from headway.domain.schedule import Overlap, ScheduleSpec, Timing, Work, timing
-from headway.domain.task import Definition, TaskSpec, edges
+from headway.domain.spec import TaskSpec
+from headway.domain.task import Definition
 from headway.logs import log
 from headway.policy.feasibility import Path, critical_path, too_long
 from headway.policy.prediction import Prediction

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headway.domain.task import check_key
+from headway.domain.checks import check_key
 from headway.errors import Conflict, InvalidInput
 from headway.store.database import Connection, Database
 from headway.store.queries import query

@@ -20,9 +20,11 @@ from headway.control.feasibility import Feasibility
 from headway.control.firing import set_running
 from headway.control.fleet import Fleet
 from headway.control.starting import Start, Starter
+from headway.domain.checks import check_name
 from headway.domain.firings import firings, shortest_gap
 from headway.domain.schedule import Overlap, Scheduled, ScheduleSpec, Timing, Work, timing
-from headway.domain.task import Definition, TaskSpec, check_name
+from headway.domain.spec import TaskSpec
+from headway.domain.task import Definition
 from headway.domain.tree import check_levels
 from headway.errors import Conflict, HeadwayError, ImpossibleTree, InvalidInput, NotFound
 from headway.policy.firing import Kind, moments

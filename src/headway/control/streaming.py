@@ -28,7 +28,7 @@ from headway.control.fleet import Fleet
 from headway.control.identity import IdSource
 from headway.domain.large_graph import LargeGraph
 from headway.domain.lifecycle import State
-from headway.domain.task import MAX_INPUT, TaskSpec, decode_error
+from headway.domain.spec import MAX_INPUT, TaskSpec, decode_error
 from headway.errors import HeadwayError, InvalidInput, TooLarge, Unavailable
 from headway.policy.order import HEAD_LIMIT, Group, Key
 from headway.store import copy

@@ -18,7 +18,8 @@ from headway.domain import languages
 from headway.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from headway.domain.task import Definition, TaskSpec
+    from headway.domain.spec import TaskSpec
+    from headway.domain.task import Definition
 
 UPLOAD, VOLUME = "upload:", "volume:"
 LOGGERS = ("syslog", "journald", "file", "http")

@@ -21,7 +21,8 @@ import msgspec
 from cronsim import CronSim, CronSimError
 
 from headway.domain import units
-from headway.domain.task import TaskSpec, at_seconds
+from headway.domain.spec import TaskSpec
+from headway.domain.units import at_seconds
 from headway.errors import InvalidInput
 
 HINT = '0 for once, seconds, "10m", daily, weekly, monthly, annually, or a cron expression such as "0 3 * * *"'

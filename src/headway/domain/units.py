@@ -1,7 +1,8 @@
-"""Durations and sizes as people write them: numbers, or "90s", "10m", "1h30m", "2d"; bytes, or "512MiB"."""
+"""Durations, sizes and moments as people write them: numbers, or "90s", "10m", "1h30m", "2d"; bytes, or "512MiB"; ISO 8601."""
 
 from __future__ import annotations
 
+import datetime
 import math
 import re
 
@@ -84,3 +85,20 @@ def size_text(value: float) -> str:
             return f"{value:.0f}{unit}" if value == int(value) else f"{value:.1f}{unit}"
         value /= 1024
     raise AssertionError("unreachable")
+
+
+def at_seconds(at: str | float, field: str = "at") -> float:
+    """A moment as Unix seconds: a number, or ISO 8601 with a time zone."""
+    if isinstance(at, str):
+        try:
+            moment = datetime.datetime.fromisoformat(at)
+        except ValueError:
+            raise InvalidInput(
+                f"{field}: {at[:40]!r} is not a moment", field=field, hint='write ISO 8601: "2026-11-15T03:00:00+00:00"'
+            ) from None
+        if moment.tzinfo is None:
+            raise InvalidInput(f"{field}: {at!r} has no time zone", field=field, hint='end it with "Z" or "+01:00"')
+        at = moment.timestamp()
+    if not 0 <= at < 4_102_444_800:  # the year 2100; also refuses NaN
+        raise InvalidInput(f"{field}: {at} is out of range", field=field, hint="Unix seconds before the year 2100")
+    return at

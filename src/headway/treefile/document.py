@@ -25,7 +25,7 @@ from ruamel.yaml.events import (
 )
 from ruamel.yaml.reader import ReaderError
 
-from headway.domain.task import KEYWORDS
+from headway.domain.spec import KEYWORDS
 from headway.errors import InvalidInput
 
 MERGE = "<<"

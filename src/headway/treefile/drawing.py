@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from headway.domain.define import define
 from headway.domain.graph import longest_path
 from headway.domain.schedule import describe
-from headway.domain.task import Edge, When, define
+from headway.domain.task import Edge, When
 from headway.domain.tenant import ANYWHERE
 from headway.domain.units import duration_text
 from headway.treefile.model import Tree, TreeTask

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headway.domain.schedule import ScheduleSpec
-from headway.domain.task import KEYWORDS, NOT_YET, Edge, TaskSpec
+from headway.domain.spec import KEYWORDS, NOT_YET, TaskSpec
+from headway.domain.task import Edge
 from headway.domain.tree import EAGER, STRICT
 from headway.errors import UnknownField
 from headway.treefile import schedules

@@ -1,6 +1,6 @@
 """The fields of one task: from entries of a mapping to a checked TaskSpec.
 
-The rules themselves are in domain.task; this module finds the line a complaint belongs to and says it in the words of
+The rules themselves are in domain.define; this module finds the line a complaint belongs to and says it in the words of
 the file.
 """
 
@@ -12,12 +12,15 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from headway.domain import task as domain
+from headway.domain.checks import check_key, check_labels, check_name
+from headway.domain.define import define
 from headway.domain.fanout import ResultOf, fan_of
 from headway.domain.notify import NotifySpec
+from headway.domain.spec import MAX_INPUT, AfterSpec, ResourcesSpec, RetrySpec, TaskSpec, raw_input
 from headway.domain.stages import StageSpec
-from headway.domain.task import AfterSpec, Edge, ResourcesSpec, RetrySpec, TaskSpec, When
+from headway.domain.task import Edge, When
 from headway.domain.tenant import ANYWHERE
+from headway.domain.units import at_seconds
 from headway.errors import InvalidInput, UnknownField
 from headway.treefile.document import Entry, Listing, Mapping, Mark, Node, Scalar
 from headway.treefile.values import Reader, describe, did_you_mean, is_nothing
@@ -145,24 +148,24 @@ def _texts(reader: Reader, name: str, node: Node) -> dict[str, str]:
 
 
 def _input(reader: Reader, entry: Entry) -> msgspec.Raw:
-    raw = domain.raw_input(reader.value(entry.value))
-    if (size := len(memoryview(raw))) > domain.MAX_INPUT:
-        reader.fail(entry.key.mark, f"input: {size} bytes are too many", hint=f"at most {domain.MAX_INPUT}")
+    raw = raw_input(reader.value(entry.value))
+    if (size := len(memoryview(raw))) > MAX_INPUT:
+        reader.fail(entry.key.mark, f"input: {size} bytes are too many", hint=f"at most {MAX_INPUT}")
     return raw
 
 
 def _check(reader: Reader, spec: TaskSpec, entries: AnyMapping[str, Entry], mark: Mark) -> None:
     try:
-        domain.define(spec, ANYWHERE)
+        define(spec, ANYWHERE)
         if spec.for_each is not None:
             fan_of(spec.for_each, spec.command)
-        domain.check_labels(spec.labels)
+        check_labels(spec.labels)
         if spec.name is not None:
-            domain.check_name(spec.name)
+            check_name(spec.name)
         if spec.idempotency_key is not None:
-            domain.check_key(spec.idempotency_key)
+            check_key(spec.idempotency_key)
         if spec.at is not None:
-            domain.at_seconds(spec.at)
+            at_seconds(spec.at)
     except InvalidInput as error:
         at = locate(entries, error.field or "", mark)
         reader.fail(at, error.detail, kind=type(error), hint=error.hint, field=error.field)

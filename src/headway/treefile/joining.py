@@ -10,9 +10,12 @@ import itertools
 from collections.abc import Callable, Iterator
 
 from headway.domain import graph
+from headway.domain.checks import check_name
+from headway.domain.define import define
 from headway.domain.fanout import ResultOf
 from headway.domain.schedule import ScheduleSpec
-from headway.domain.task import AfterSpec, Edge, TaskSpec, When, check_name, define
+from headway.domain.spec import AfterSpec, TaskSpec
+from headway.domain.task import Edge, When
 from headway.domain.tenant import ANYWHERE
 from headway.errors import CyclicGraph, InvalidInput
 from headway.treefile.document import Mark

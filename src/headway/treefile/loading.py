@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping as AnyMapping
 
-from headway.domain.task import KEYWORDS, check_name, define
+from headway.domain.checks import check_name
+from headway.domain.define import define
+from headway.domain.spec import KEYWORDS
 from headway.domain.tenant import ANYWHERE
 from headway.errors import InvalidInput, UnknownField
 from headway.treefile.document import Entry, Mapping, Mark, Node, Scalar, fail, missing_space, parse

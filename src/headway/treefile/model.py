@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headway.domain.schedule import ScheduleSpec
-from headway.domain.task import Edge, TaskSpec
+from headway.domain.spec import TaskSpec
+from headway.domain.task import Edge
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 from headway.domain import graph
 from headway.domain.firings import mean_gap
 from headway.domain.schedule import HINT, Misfire, Overlap, ScheduleSpec, describe, timing
-from headway.domain.task import SCHEDULE_WORDS
+from headway.domain.spec import SCHEDULE_WORDS
 from headway.domain.units import duration_text
 from headway.errors import ImpossibleTree, InvalidInput
 from headway.treefile.document import Entry, Mark, Node

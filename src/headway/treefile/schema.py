@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from headway.domain.task import KEYWORDS, TaskSpec
+from headway.domain.spec import KEYWORDS, TaskSpec
 from headway.domain.tree import EAGER, STRICT
 from headway.treefile import schedules
 from headway.treefile.elements import LISTS, OF_TREE

@@ -7,7 +7,8 @@ import pytest
 
 from headway.bench import bodies, work
 from headway.bench.connection import parse
-from headway.domain.task import TaskSpec, define, edges
+from headway.domain.define import define, edges
+from headway.domain.spec import TaskSpec
 
 
 def specs(body: bytes) -> list[TaskSpec]:

@@ -12,7 +12,7 @@ import typer
 
 from headway.cli.options import TASK_OPTIONS, edits, task
 from headway.cli.work import read
-from headway.domain.task import TaskSpec
+from headway.domain.spec import TaskSpec
 from headway.errors import InvalidInput
 
 

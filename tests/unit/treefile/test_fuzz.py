@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.domain.task import KEYWORDS
+from headway.domain.spec import KEYWORDS
 from headway.errors import HeadwayError
 from headway.treefile import load
 from headway.treefile.drawing import dot, mermaid, plan_json, text

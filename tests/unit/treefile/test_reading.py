@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.domain.task import Edge, RetrySpec, TaskSpec, When
+from headway.domain.spec import RetrySpec, TaskSpec
+from headway.domain.task import Edge, When
 from headway.errors import ImpossibleTree, InvalidInput, NotFound
 from headway.treefile import Tree, load, load_file
 

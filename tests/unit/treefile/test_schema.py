@@ -9,7 +9,7 @@ import jsonschema_rs
 import pytest
 from ruamel.yaml import YAML
 
-from headway.domain.task import KEYWORDS
+from headway.domain.spec import KEYWORDS
 from headway.errors import InvalidInput
 from headway.treefile import load
 from headway.treefile.schema import schema

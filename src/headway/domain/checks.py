@@ -1,0 +1,39 @@
+"""Checks of what many things have: names, labels, idempotency keys."""
+
+from __future__ import annotations
+
+import re
+
+from headway.domain.resources import LABEL_LIMIT
+from headway.errors import InvalidInput
+
+NAME_LIMIT = 200
+KEY_LIMIT = 200
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def check_name(name: str, field: str = "name") -> None:
+    if not name or len(name) > NAME_LIMIT or CONTROL.search(name):
+        raise InvalidInput(
+            f"{field}: {name[:40]!r} is not a name", field=field, hint=f"1 to {NAME_LIMIT} characters, no control characters"
+        )
+
+
+def check_labels(labels: dict[str, str], field: str = "labels") -> None:
+    if len(labels) > LABEL_LIMIT:
+        raise InvalidInput(f"{field}: {len(labels)} labels are too many", field=field, hint=f"at most {LABEL_LIMIT}")
+    for key, value in labels.items():
+        check_name(key, f"{field}.{key[:40]}")
+        if len(value) > NAME_LIMIT or CONTROL.search(value):
+            raise InvalidInput(
+                f"{field}.{key}: the value is not valid",
+                field=f"{field}.{key}",
+                hint="at most 200 characters, no control characters",
+            )
+
+
+def check_key(key: str) -> None:
+    if not key or len(key) > KEY_LIMIT or CONTROL.search(key):
+        raise InvalidInput(
+            "idempotency_key is not valid", field="idempotency_key", hint=f"1 to {KEY_LIMIT} characters, no control characters"
+        )
