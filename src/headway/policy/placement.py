@@ -16,12 +16,13 @@ import datetime
 import heapq
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
 from headway.domain.resources import Resources
 from headway.policy.fairness import EQUAL, Claim, Usage
+from headway.policy.lanes import DUE, Entry, Lane
 from headway.policy.order import BEGINNING, Group, Head, Key
 from headway.policy.room import Need, NodeRoom, Refusal, Rooms, need_of, refuse
 
@@ -37,9 +38,6 @@ class Gate(Enum):
     OPEN = "open"
     DUE = "only what is due"
     CLOSED = "closed"
-
-
-Rank = tuple[int, float, Key]
 
 
 class Placed(NamedTuple):
@@ -59,38 +57,6 @@ class Round:
     gate: Callable[[int, bool], Gate] = lambda _shape, _peak: Gate.OPEN  # of a shape, off or at peak
     peak: bool = False
     fill: float | None = None  # what can wait may take the fleet up to here only: then it is peak
-
-
-@dataclass
-class Lane:
-    """The tenants that wait with tasks of one shape."""
-
-    order: list[tuple[Rank, int]] = field(default_factory=list)
-    noted: dict[int, Rank] = field(default_factory=dict)  # the entry of each tenant that counts
-    dues: list[tuple[Key, int]] = field(default_factory=list)  # when they become due
-    awaited: dict[int, Key] = field(default_factory=dict)  # the entry of each tenant in `dues` that counts
-    parked: set[int] = field(default_factory=set)  # not due, while only that may go
-    tenants: dict[int, Head] = field(default_factory=dict)  # everyone with a known task
-
-    def note(self, tenant: int, rank: Rank) -> None:
-        """A rank that may be better than what was noted."""
-        before = self.noted.get(tenant)
-        if before is None or rank < before:
-            self.noted[tenant] = rank
-            heapq.heappush(self.order, (rank, tenant))
-            self.parked.discard(tenant)
-            if len(self.order) > 64 + 4 * len(self.noted):
-                self.order = [(one, of) for of, one in self.noted.items()]
-                heapq.heapify(self.order)
-
-    def drop(self, tenant: int) -> None:
-        self.noted.pop(tenant, None)
-
-    def wait_until_due(self, tenant: int, first: Key) -> None:
-        before = self.awaited.get(tenant)
-        if before is None or first < before:
-            self.awaited[tenant] = first
-            heapq.heappush(self.dues, (first, tenant))
 
 
 class Board:
@@ -190,18 +156,19 @@ class Board:
         peak, most = asked.peak, asked.most
         doors = {shape: asked.gate(shape, peak) for shape in self.lanes}
         shy = {shape for shape in doors if asked.gate(shape, True) is not Gate.OPEN} if asked.fill is not None and not peak else set()
-        heap: list[tuple[Rank, int]] = []
+        heap: list[Entry] = []
         for shape, lane in self.lanes.items():
-            self._surface(lane, doors[shape])
+            self._surface(shape, lane, doors[shape])
             if (top := self._top(lane, doors[shape])) is not None:
-                heap.append((top[0], shape))
+                heap.append(top)
         heapq.heapify(heap)
         plan: list[Placed] = []
         stale: set[int] = set()  # lanes whose best may be another since it was looked at
         rooms: dict[int, int] = {}  # tasks a node had room for when the round came to it
         served: set[tuple[int, int]] = set()  # (node, tenant)
         while heap and most > 0:
-            rank, shape = heap[0]
+            first = heap[0]
+            tenant, shape = first[2], first[3]
             if shape in stale:
                 stale.discard(shape)
                 self._look(shape, doors[shape], heap)
@@ -211,15 +178,15 @@ class Board:
                 heapq.heappop(heap)  # no room for this shape: it waits for the next round
                 continue
             lane = self.lanes[shape]
-            tenant = lane.order[0][1]
             need = self.rooms.need(shape)
-            room = node.room_for(need, most)
-            # All of a round is leased at once, so a tenant's part of the room a node had may be one turn; then, of what is left.
-            whole = rooms.setdefault(node.id, room)
-            turn = int((room if (node.id, tenant) in served else whole) * self.usage.part(tenant)) or 1
-            served.add((node.id, tenant))
-            allowed = min(room, self._run(lane, need, heap, turn, due_only=shape in shy or doors[shape] is Gate.DUE))
-            if shape in shy and rank[2][0] > self.horizon and asked.fill is not None:
+            allowed = room = node.room_for(need, most)
+            if room > 1:
+                # All of a round is leased at once, so a tenant's part of the room a node had may be one turn; then, of what is left.
+                whole = rooms.setdefault(node.id, room)
+                turn = int((room if (node.id, tenant) in served else whole) * self.usage.part(tenant)) or 1
+                served.add((node.id, tenant))
+                allowed = min(room, self._run(lane, need, heap, turn, due_only=shape in shy or doors[shape] is Gate.DUE))
+            if shape in shy and first[1][0] > self.horizon and asked.fill is not None:
                 allowed = self.rooms.below(asked.fill, need, allowed)
                 if allowed <= 0:  # from here on it is peak
                     peak, shy, stale = True, set(), set(doors)
@@ -230,20 +197,20 @@ class Board:
                 plan.append(placed)
                 most -= len(placed.keys)
                 for other in self._lanes_of.get(tenant, ()):
-                    if other != shape and (order := self.lanes[other].order) and order[0][1] == tenant:
+                    if other != shape and (order := self.lanes[other].order) and order[0][2] == tenant:
                         stale.add(other)
             self._look(shape, doors[shape], heap)
         self.peaked = peak
         return plan
 
-    def _look(self, shape: int, door: Gate, heap: list[tuple[Rank, int]]) -> None:
+    def _look(self, shape: int, door: Gate, heap: list[Entry]) -> None:
         """The first lane of the heap may have another best: put it where it belongs now."""
         lane = self.lanes.get(shape)
         top = self._top(lane, door) if lane is not None else None
         if top is None:
             heapq.heappop(heap)
         else:
-            heapq.heapreplace(heap, (top[0], shape))
+            heapq.heapreplace(heap, top)
 
     def _take(self, lane: Lane, group: Group, need: Need, node: NodeRoom, allowed: int) -> Placed | None:
         """Hand tasks of the group to the node, as many as its tenant's quotas allow."""
@@ -315,68 +282,62 @@ class Board:
 
     # Ranks
 
-    def _rank(self, tenant: int, key: Key) -> Rank:
+    def _entry(self, tenant: int, shape: int, first: Key) -> Entry:
         share = self.usage.share(tenant)
-        if key[0] <= self.horizon and share < self.usage.level:
-            return (0, 0.0, key)
-        return (1, share, key)
+        return (DUE if first[0] <= self.horizon and share < self.usage.level else share, first, tenant, shape)
 
-    def _top(self, lane: Lane, door: Gate) -> tuple[Rank, int] | None:
-        """The tenant to be served next in this lane, with its rank of now."""
+    def _top(self, lane: Lane, door: Gate) -> Entry | None:
+        """The tenant to be served next in this lane, with its entry of now."""
         if door is Gate.CLOSED:
             return None
-        order, noted = lane.order, lane.noted
+        order, noted, tenants = lane.order, lane.noted, lane.tenants
+        shares, level, horizon = self.usage.tenants, self.usage.level, self.horizon
         while order:
-            rank, tenant = order[0]
-            if noted.get(tenant) is not rank:
+            entry = order[0]
+            tenant = entry[2]
+            if noted.get(tenant) is not entry:
                 heapq.heappop(order)
                 continue
-            head = lane.tenants[tenant]
+            head = tenants[tenant]
             first = head.keys[head.taken]
-            if first[0] > self.horizon and (door is Gate.DUE or first is not rank[2]):
+            rank = shares[tenant].share
+            if first[0] <= horizon:
+                if rank < level:
+                    rank = DUE
+            elif door is Gate.DUE or first is not entry[1]:
                 lane.wait_until_due(tenant, first)
                 if door is Gate.DUE:
                     heapq.heappop(order)
                     lane.drop(tenant)
                     lane.parked.add(tenant)
                     continue
-            now = self._rank(tenant, first)
-            if now == rank:
-                return order[0]
-            noted[tenant] = now
-            heapq.heapreplace(order, (now, tenant))
+            if rank == entry[0] and first is entry[1]:
+                return entry
+            noted[tenant] = entry = (rank, first, tenant, entry[3])
+            heapq.heapreplace(order, entry)
         return None
 
-    def _run(self, lane: Lane, need: Need, heap: list[tuple[Rank, int]], turn: int, *, due_only: bool) -> int:
+    def _run(self, lane: Lane, need: Need, heap: list[Entry], turn: int, *, due_only: bool) -> int:
         """How many tasks the first tenant of the lane may get before somebody else is next: at least a turn."""
-        rank, tenant = lane.order[0]
+        rank, first, tenant, _ = lane.order[0]
         head = lane.tenants[tenant]
         most = len(head)
-        if rank[0] == 0 or (due_only and rank[2][0] <= self.horizon):
+        if rank == DUE or (due_only and first[0] <= self.horizon):
             most = head.run_before((self.horizon, _LAST, _LAST))
         bound = self._next(lane, heap)
-        if bound is not None and rank[0] == 1 and bound[0][0] == 1 and bound[0][1] <= rank[1] and bound[1] != tenant:
+        if bound is not None and rank != DUE and DUE != bound[0] <= rank and bound[2] != tenant:
             return min(most, turn)  # equal shares: turn by turn
-        if rank[0] == 0:
+        if rank == DUE:
             most = self.usage.until(tenant, need, self.usage.level, most)
         if bound is None:
             return most
-        if bound[1] == tenant or rank[0] == bound[0][0] == 0:
-            return min(most, head.run_before(bound[0][2]))
-        return min(most, max(self.usage.until(tenant, need, bound[0][1], most), turn)) if rank[0] == 1 else most
+        if bound[2] == tenant or rank == bound[0] == DUE:
+            return min(most, head.run_before(bound[1]))
+        return min(most, max(self.usage.until(tenant, need, bound[0], most), turn)) if rank != DUE else most
 
-    def _next(self, lane: Lane, heap: list[tuple[Rank, int]]) -> tuple[Rank, int] | None:
+    def _next(self, lane: Lane, heap: list[Entry]) -> Entry | None:
         """Who would be served after the first of this lane, which is the first of all: the smallest of the rest is a child of a root."""
-        order = lane.order
-        found = order[1] if len(order) > 1 else None
-        if len(order) > 2 and found is not None and order[2] < found:
-            found = order[2]
-        for noted, shape in heap[1:3]:
-            if found is None or noted < found[0]:
-                other = self.lanes.get(shape)
-                if other is not None and other.order:
-                    found = (noted, other.order[0][1])
-        return found
+        return min((*lane.order[1:3], *heap[1:3]), default=None)
 
     def _renote(self, tenant: int) -> None:
         """The tenant holds less, or its share is another."""
@@ -384,9 +345,9 @@ class Board:
             lane = self.lanes[shape]
             if tenant not in lane.parked:
                 head = lane.tenants[tenant]
-                lane.note(tenant, self._rank(tenant, head.keys[head.taken]))
+                lane.note(self._entry(tenant, shape, head.keys[head.taken]))
 
-    def _surface(self, lane: Lane, door: Gate) -> None:
+    def _surface(self, shape: int, lane: Lane, door: Gate) -> None:
         """Tenants whose first task has become due since the last round, and those that were parked while only that might go."""
         while lane.dues and lane.dues[0][0][0] <= self.horizon:
             key, tenant = heapq.heappop(lane.dues)
@@ -399,11 +360,11 @@ class Board:
             if first[0] > self.horizon:
                 lane.wait_until_due(tenant, first)
             else:
-                lane.note(tenant, self._rank(tenant, first))
+                lane.note(self._entry(tenant, shape, first))
         if lane.parked and door is Gate.OPEN:
             for tenant in list(lane.parked):
                 head = lane.tenants[tenant]
-                lane.note(tenant, self._rank(tenant, head.keys[head.taken]))
+                lane.note(self._entry(tenant, shape, head.keys[head.taken]))
             lane.parked.clear()
 
     def _enter(self, group: Group, head: Head) -> None:
@@ -422,7 +383,7 @@ class Board:
         if first[0] > self.horizon:
             lane.wait_until_due(tenant, first)
         if tenant not in lane.parked or first[0] <= self.horizon:
-            lane.note(tenant, self._rank(tenant, first))
+            lane.note(self._entry(tenant, shape, first))
 
     def _leave(self, group: Group) -> None:
         tenant, shape = group

@@ -101,10 +101,10 @@ def looseness(fit: Fit, node: NodeRoom) -> Looseness | None:
     for i, amount, part in fit[1]:
         there = free[i] - amount
         if there < 0:
+            if node.ahead <= node.held:
+                return None
             late = True
         left += there * part
-    if late and node.ahead <= node.held:
-        return None
     return (late, fit[0], left, node.id)
 
 
@@ -207,23 +207,30 @@ class Rooms(dict[int, NodeRoom]):
             found = self._survey(shape)
         else:
             self._catch_up(found)
-        heap = found.heap
+        heap, latest, need = found.heap, found.latest, found.need
         while heap:
             entry = heap[0]
             number = entry[3]
-            node = self.get(number)
-            if node is None or found.latest.get(number) is not entry:
+            if latest.get(number) is not entry:
                 heapq.heappop(heap)
                 continue
+            node = self[number]
+            if not entry[0]:  # it only became fuller since: it is the best as long as one more fits
+                free = node.free
+                for i, amount in need:
+                    if free[i] < amount:
+                        break
+                else:
+                    return node
             fit = found.fits[number]
-            now = looseness(fit, node) if fit is not None and node.accepting else None
+            now = looseness(fit, node) if fit is not None else None
             if now is not None and now[0] == entry[0]:
                 return node
             heapq.heappop(heap)
             if now is None:
-                del found.latest[number]
+                del latest[number]
             else:
-                found.latest[number] = now
+                latest[number] = now
                 heapq.heappush(heap, now)
         return None
 
@@ -244,6 +251,8 @@ class Rooms(dict[int, NodeRoom]):
             node = self.get(number)
             if node is not None:
                 found.consider(node)
+            else:
+                found.latest.pop(number, None)
         found.position = self._base + len(log)
         if len(found.heap) > 64 + 4 * len(found.latest):
             found.heap = list(found.latest.values())
