@@ -29,15 +29,19 @@ EQUAL = Claim()
 class _Held:
     """What one tenant holds now."""
 
-    __slots__ = ("amounts", "claim", "count", "groups", "share", "stretch")
+    __slots__ = ("amounts", "claim", "count", "groups", "limited", "share", "stretch")
 
     def __init__(self, claim: Claim, dimensions: int) -> None:
-        self.claim = claim
-        self.stretch = 1.0 / claim.weight
+        self.renew(claim)
         self.amounts = [0] * dimensions
         self.count = 0
         self.groups = 0  # groups of it that wait
         self.share = 0.0
+
+    def renew(self, claim: Claim) -> None:
+        self.claim = claim
+        self.stretch = 1.0 / claim.weight
+        self.limited = claim.max_running is not None or bool(claim.limits)
 
 
 @dataclass
@@ -61,19 +65,25 @@ class Usage:
     def reclaim(self) -> None:
         """Subscriptions changed."""
         for tenant, held in self.tenants.items():
-            held.claim = self.claim_of(tenant)
-            held.stretch = 1.0 / held.claim.weight
+            held.renew(self.claim_of(tenant))
             held.share = self._share(held)
         self._weigh(sum(held.claim.weight for held in self.tenants.values()))
 
     def add(self, tenant: int, need: Need, count: int) -> None:
         """The tenant holds `count` more of this need (fewer, if negative)."""
         held = self.tenants.get(tenant) or self._enter(tenant)
-        amounts = held.amounts
+        amounts, inverse, share = held.amounts, self._inverse, held.share
+        held.count += count
+        if count > 0 and inverse:
+            for i, amount in need:
+                amounts[i] = more = amounts[i] + amount * count
+                if (part := more * inverse[i] * held.stretch) > share:
+                    share = part
+            held.share = share
+            return
         for i, amount in need:
             amounts[i] += amount * count
-        held.count += count
-        held.share = max(map(mul, amounts, self._inverse), default=0.0) * held.stretch
+        held.share = self._share(held)
         if held.count <= 0 and held.groups <= 0:
             self._leave(tenant)
 

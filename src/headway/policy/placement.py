@@ -155,6 +155,7 @@ class Board:
         self._freed.clear()
         peak, most = asked.peak, asked.most
         doors = {shape: asked.gate(shape, peak) for shape in self.lanes}
+        needs = {shape: self.rooms.need(shape) for shape in doors}
         shy = {shape for shape in doors if asked.gate(shape, True) is not Gate.OPEN} if asked.fill is not None and not peak else set()
         heap: list[Entry] = []
         for shape, lane in self.lanes.items():
@@ -166,6 +167,7 @@ class Board:
         stale: set[int] = set()  # lanes whose best may be another since it was looked at
         rooms: dict[int, int] = {}  # tasks a node had room for when the round came to it
         served: set[tuple[int, int]] = set()  # (node, tenant)
+        best, lanes = self.rooms.best, self.lanes
         while heap and most > 0:
             first = heap[0]
             tenant, shape = first[2], first[3]
@@ -173,12 +175,11 @@ class Board:
                 stale.discard(shape)
                 self._look(shape, doors[shape], heap)
                 continue
-            node = self.rooms.best(shape)
+            node = best(shape)
             if node is None:
                 heapq.heappop(heap)  # no room for this shape: it waits for the next round
                 continue
-            lane = self.lanes[shape]
-            need = self.rooms.need(shape)
+            lane, need = lanes[shape], needs[shape]
             allowed = room = node.room_for(need, most)
             if room > 1:
                 # All of a round is leased at once, so a tenant's part of the room a node had may be one turn; then, of what is left.
@@ -197,7 +198,7 @@ class Board:
                 plan.append(placed)
                 most -= len(placed.keys)
                 for other in self._lanes_of.get(tenant, ()):
-                    if other != shape and (order := self.lanes[other].order) and order[0][2] == tenant:
+                    if other != shape and (order := lanes[other].order) and order[0][2] == tenant:
                         stale.add(other)
             self._look(shape, doors[shape], heap)
         self.peaked = peak
@@ -214,7 +215,7 @@ class Board:
 
     def _take(self, lane: Lane, group: Group, need: Need, node: NodeRoom, allowed: int) -> Placed | None:
         """Hand tasks of the group to the node, as many as its tenant's quotas allow."""
-        count = self.usage.allowance(group[0], need, allowed)
+        count = self.usage.allowance(group[0], need, allowed) if self.usage.tenants[group[0]].limited else allowed
         if count <= 0:
             lane.drop(group[0])  # at its quota: it comes back when it holds less
             return None
@@ -341,11 +342,14 @@ class Board:
 
     def _renote(self, tenant: int) -> None:
         """The tenant holds less, or its share is another."""
+        share = self.usage.share(tenant)
+        entitled = share < self.usage.level
         for shape in self._lanes_of.get(tenant, ()):
             lane = self.lanes[shape]
             if tenant not in lane.parked:
                 head = lane.tenants[tenant]
-                lane.note(self._entry(tenant, shape, head.keys[head.taken]))
+                first = head.keys[head.taken]
+                lane.note((DUE if entitled and first[0] <= self.horizon else share, first, tenant, shape))
 
     def _surface(self, shape: int, lane: Lane, door: Gate) -> None:
         """Tenants whose first task has become due since the last round, and those that were parked while only that might go."""

@@ -123,16 +123,17 @@ class _Candidates:
 
     def consider(self, node: NodeRoom) -> None:
         """The node has changed: note it, if it has room now."""
+        number = node.id
         try:
-            fit = self.fits[node.id]
+            fit = self.fits[number]
         except KeyError:
-            fit = self.fits[node.id] = fit_of(self.asked, node)
+            fit = self.fits[number] = fit_of(self.asked, node)
         entry = looseness(fit, node) if fit is not None and node.accepting else None
         if entry is not None:
-            self.latest[node.id] = entry
+            self.latest[number] = entry
             heapq.heappush(self.heap, entry)
-        elif node.id in self.latest:
-            del self.latest[node.id]
+        elif number in self.latest:
+            del self.latest[number]
 
 
 class Rooms(dict[int, NodeRoom]):
@@ -205,7 +206,7 @@ class Rooms(dict[int, NodeRoom]):
         found = self._by_shape.get(shape)
         if found is None or found.position < self._base:
             found = self._survey(shape)
-        else:
+        elif found.position < self._base + len(self._log):
             self._catch_up(found)
         heap, latest, need = found.heap, found.latest, found.need
         while heap:
@@ -222,7 +223,7 @@ class Rooms(dict[int, NodeRoom]):
                         break
                 else:
                     return node
-            fit = found.fits[number]
+            fit = found.fits[number] if node.ahead > node.held else None
             now = looseness(fit, node) if fit is not None else None
             if now is not None and now[0] == entry[0]:
                 return node
@@ -245,8 +246,6 @@ class Rooms(dict[int, NodeRoom]):
 
     def _catch_up(self, found: _Candidates) -> None:
         log, at = self._log, found.position - self._base
-        if at == len(log):
-            return
         for number in set(log[at:]):
             node = self.get(number)
             if node is not None:
