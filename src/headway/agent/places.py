@@ -51,6 +51,7 @@ class Places:
         self._box_dir = box_folder(terms.sandbox_dir, work_dir, instance)
         self._box: tuple[sandbox.Sandbox, Scratch] | None = None
         self._watch = DiskWatch()
+        self.opened: Callable[[str], None] = lambda folder: None  # told of the folder that sandboxes see as /etc, once it is there
         self._limbo: list[Place] = []  # something in them does not die yet
 
     def limits_of(self, definition: Definition) -> Limits:
@@ -137,6 +138,7 @@ class Places:
                 sources = [self._prepared, *self._terms.volumes.values()]
                 box = sandbox.Sandbox(os.path.join(self._box_dir, "box"), shown=shown, sources=sources)
                 self.slots.before_user = box.uncover
+                self.opened(box.etc)
                 self._box = (box, Scratch(os.path.join(self._box_dir, "scratch"), isolated=True))
             except OSError as error:
                 raise NotStartable(f"this node cannot make a sandbox: {error}") from error

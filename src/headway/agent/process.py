@@ -22,6 +22,7 @@ from headway.agent.sandbox import STATUS_FD, WORK, Told, told
 from headway.agent.scratch import CHECKPOINT, read_plain
 from headway.agent.spawn import Launch, launch
 from headway.agent.tokens import Tokens, waits_for
+from headway.domain.isolation import through_door
 from headway.domain.lifecycle import Outcome
 from headway.domain.task import Definition
 from headway.wire.exchange import Dependencies, ErrorInfo, Excess, Finished, Order
@@ -31,7 +32,8 @@ INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "USER", "LOGNAME", "TZ", "TMPDIR"
 RESULT_LIMIT = 4 * 2**20
 READ = 64 * 1024
 TRY_LATER, REQUEUE = 75, 85
-INSIDE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# Where `headway` is comes last; it is there for those who are shown it.
+INSIDE_PATH = f"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{os.path.dirname(sys.executable)}"
 
 
 class Usage(NamedTuple):
@@ -146,7 +148,7 @@ class Spawner:
             definition.network,
             definition.resources.bandwidth,
             private_tmp=scratch.tmp_of(process.dir),
-            shown=[*box.needed_by(argv[0]), *process.shown],
+            shown=[*box.needed_by(argv), *process.shown],
             chdir=definition.workdir if definition.workdir and seen else WORK,
         )
         process.gated = bool(gate_env)
@@ -207,7 +209,7 @@ class Spawner:
         env["HEADWAY_CHECKPOINT_DIR"] = f"{directory}/{CHECKPOINT}"
         env["HEADWAY_DEADLINE"] = f"{(process.started_ms + definition.cap_ms) / 1000:.3f}"
         env |= self.granted.environment(order.definition, definition)
-        for name, value in self.tokens.environment(order, directory).items():
+        for name, value in self.tokens.environment(order, directory, through_door=through_door(definition)).items():
             env.setdefault(name, value)
         if order.traceparent:
             env["TRACEPARENT"] = order.traceparent

@@ -29,7 +29,7 @@ from headway.agent.runner_box import RunnerBoxes
 from headway.agent.signals import RunnerDid, RunnerEnded, RunnerGaveBack, RunnerReady, Stimulus
 from headway.agent.tokens import Tokens
 from headway.agent.warm import runner_command
-from headway.domain.isolation import ISOLATED
+from headway.domain.isolation import ISOLATED, through_door
 from headway.domain.task import Definition
 from headway.logs import log
 from headway.wire.exchange import Order, Progress
@@ -55,6 +55,7 @@ class RunnerProcess:
         self.believed = True  # until it says what it cannot know
         self.writing = False
         self.place: Place | None = None  # of an isolated one
+        self.through_door = False  # it reaches the server only by the socket in its sandbox
 
     def current(self) -> tuple[int, float]:
         """How many tasks it has begun, and when the last (CLOCK_BOOTTIME)."""
@@ -121,6 +122,7 @@ class Runners:
         theirs.close()
         runner = RunnerProcess(number, pid, ours, shared, (stdout, stderr))
         runner.place = place
+        runner.through_door = definition is not None and through_door(recipes[definition].definition)
         self._by_number[number] = self._by_pid[pid] = runner
         self._loop.add(ours.fileno(), lambda: self._readable(runner))
         for stream, fd in ((STDOUT, stdout), (STDERR, stderr)):
@@ -241,7 +243,7 @@ class Runners:
             self._handle(RunnerGaveBack(number, message[1], now))
         elif kind == "token":
             current = self.running_task(number)
-            self._send(runner, ["token", *self.tokens.place(*(current or (0, 0)))])
+            self._send(runner, ["token", *self.tokens.place(*(current or (0, 0)), through_door=runner.through_door)])
         elif kind == "ready":
             self._handle(RunnerReady(number, now))
 

@@ -12,6 +12,7 @@ import ctypes
 import glob
 import ipaddress
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from headway.agent.slots import can_change_user
 from headway.domain.isolation import EVERYTHING, place
 
 WORK = "/task"
+DOOR = "headway.sock"  # in its /etc: the way to the server (door.py)
 USER = 1000  # inside; outside it is the slot's
 FILTER_FD, STATUS_FD = 10, 11
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -40,6 +42,8 @@ NAMESPACES = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts
 ALONE = ("--unshare-net",)
 PROBE_S = 10.0
 MADE = ".made"
+SCRIPT_WORDS, SCRIPT_BYTES = 3, 2**18  # of a command line; of a script
+CALL = re.compile(rb"(?<![\w/.-])headway +[a-z]")
 CLONE_NEWNS, MS_BIND, MS_REC, MS_SLAVE = 0x0002_0000, 4096, 16384, 1 << 19
 
 
@@ -53,7 +57,7 @@ class Sandbox:
         os.chmod(folder, 0o711)
         self.filter = os.path.join(folder, "filter.bpf")
         _put(self.filter, seccomp.program())
-        etc = os.path.join(folder, "etc")
+        self.etc = etc = os.path.join(folder, "etc")
         _copy_etc(etc)
         self._gate = os.path.join(folder, "gate.py")
         with open(os.path.join(os.path.dirname(__file__), "gate.py"), "rb") as file:
@@ -93,9 +97,10 @@ class Sandbox:
         for path, there in self._hidden:
             _call("mount", os.fsencode(path), os.fsencode(there), None, MS_BIND | MS_REC, None)
 
-    def needed_by(self, program: str) -> list[str]:
-        """The agent's own Python, for a program that is it."""
-        return self.python if any(program.startswith(f"{path}/") for path in self.python) else []
+    def needed_by(self, argv: Sequence[str]) -> list[str]:
+        """The agent's own Python, for a program that is it, and for one that calls `headway`."""
+        ours = any(argv[0].startswith(f"{path}/") for path in self.python)
+        return self.python if ours or any(map(_calls_headway, argv[:SCRIPT_WORDS])) else []
 
     def visible(self, path: str) -> bool:
         """Whether what the host has at this path is there inside too."""
@@ -190,6 +195,19 @@ def told(text: bytes) -> Told:
         with contextlib.suppress(msgspec.DecodeError):
             found |= {key: value for key, value in msgspec.json.decode(line).items() if isinstance(value, int)}
     return Told(found.get("child-pid"), found.get("exit-code"))
+
+
+def _calls_headway(word: str) -> bool:
+    """Whether a shell's words, or the script that is named, call `headway`: showing it to everyone would cost each start its mounts."""
+    if not word.startswith("/"):
+        return CALL.search(os.fsencode(word)) is not None
+    if word.startswith(tuple(f"{path}/" for path in SYSTEM)):
+        return False
+    try:
+        with open(word, "rb") as file:
+            return CALL.search(file.read(SCRIPT_BYTES)) is not None
+    except OSError:
+        return False
 
 
 def _parts(path: str) -> list[str]:

@@ -24,6 +24,7 @@ from headway.agent import survivor, tree
 from headway.agent.carriers import Carriers
 from headway.agent.clock import boottime, wall_ms
 from headway.agent.containers import Containers, engine_words
+from headway.agent.door import Door
 from headway.agent.executables import Executables, reap
 from headway.agent.freeze import Freezer
 from headway.agent.granted import Granted
@@ -117,6 +118,8 @@ class Supervisor:
         self.loop, self.outbox = Loop(), Outbox()
         self.machine = Machine(tuple(setup.capacity), wall_ms=wall_ms, idle_s=terms.runner_idle_s)
         self.places = Places(setup.work_dir, setup.instance, terms, ports=setup.capacity[-1])
+        self.door = Door(self.loop, terms)
+        self.places.opened = self.door.open
         env = clean_environment(os.environ, setup.instance)
         build_env = env | {name: os.environ[name] for name in BUILD_ENVIRONMENT if name in os.environ}
         engine = engine_words(terms.container_engine)
@@ -197,6 +200,7 @@ class Supervisor:
                 self._start_exchange(now)
         self._kill_everything()
         self.places.close()
+        self.door.close()
         self.survivor.dismiss()
 
     def _timeout(self) -> float:
@@ -219,6 +223,7 @@ class Supervisor:
         self.resuming.tick(now)
         self.loggers.flush()
         self.spools.tick(now)
+        self.door.tick(now)
         self.handle(Tick(now, self.runners.current()))
 
     def handle(self, *stimuli: Stimulus) -> None:
@@ -278,10 +283,11 @@ class Supervisor:
             self.preparations.ended(pid, status)
             self.carriers.ended(pid, status)
             self.containers.ended(pid)
+            self.door.ended(pid)
             self.loggers.ended(pid)
             self.spools.ended(pid, status, boottime())
         others = self.containers.pids | self.carriers.pids | self.loggers.pids | self.spools.pids
-        known = self.runners.pids | self.preparations.pids | others | {self.exchange, self.survivor.pid}
+        known = self.runners.pids | self.preparations.pids | others | {self.exchange, self.survivor.pid, self.door.pid}
         self.handle(*(ProcessEnded(finished, boottime()) for finished in self.executables.ended(exits, known)))
 
     def _running_task(self, number: int) -> tuple[int, int] | None:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from headway.agent.sandbox import DOOR
 from headway.agent.scratch import read_plain
 from headway.wire import task_token
 from headway.wire.exchange import Order
 
 
 class Tokens:
-    """Makes tokens with the key that came with the registration; without one, tasks have none."""
+    """Makes tokens with the key that came with the registration; without one, tasks have none. An isolated task without the node's
+    network reaches the server through the door."""
 
     def __init__(self, url: str = "", tls_ca: str | None = None) -> None:
         self._url, self._tls_ca = url, tls_ca
         self.key = b""
 
-    def place(self, task: int, attempt: int) -> tuple[str, str, str | None]:
+    def place(self, task: int, attempt: int, *, through_door: bool) -> tuple[str, str, str | None]:
         """For a function of a warm runner."""
-        return self._url, task_token.make(self.key, task, attempt), self._tls_ca
+        token = task_token.make(self.key, task, attempt)
+        return (f"unix:/etc/{DOOR}", token, None) if through_door else (self._url, token, self._tls_ca)
 
-    def environment(self, order: Order, directory: str) -> dict[str, str]:
+    def environment(self, order: Order, directory: str, *, through_door: bool) -> dict[str, str]:
         """For a program. What its author set himself comes before it."""
         if not self.key:
             return {}
-        url, token, tls_ca = self.place(order.id, order.attempt)
+        url, token, tls_ca = self.place(order.id, order.attempt, through_door=through_door)
         env = {"HEADWAY_URL": url, "HEADWAY_TOKEN": token, "HEADWAY_SUBTASKS": f"{directory}/subtasks"}
         if tls_ca:
             env["HEADWAY_TLS_CA"] = tls_ca

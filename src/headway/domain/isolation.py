@@ -101,6 +101,11 @@ def runner_kind(kind: str, definition: Definition) -> str:
     return f"{kind}{ISOLATED}{definition.tenant}:{','.join(definition.network)}:{','.join(definition.content.volumes)}"
 
 
+def through_door(definition: Definition) -> bool:
+    """Whether it reaches the server only by the socket in its sandbox: it has no network of the node."""
+    return definition.isolation == "sandbox" and definition.network != (EVERYTHING,)
+
+
 def confine(definition: Definition, tenant: int, *, least: str = "none", allowed: Sequence[str] = (EVERYTHING,)) -> Definition:
     """The definition as this tenant may run it: at least at its level, with no more network than it was granted."""
     level = definition.isolation or ("container" if definition.content.image else least)

@@ -65,14 +65,15 @@ class Http:
         limit: int = 128,
     ) -> None:
         parts = urlsplit(base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        self._socket = parts.path if parts.scheme == "unix" else ""  # unix:/path/of/socket, as inside a sandbox
+        if not self._socket and (parts.scheme not in ("http", "https") or not parts.hostname):
             raise ValueError(f"{base_url!r} is not an http:// or https:// address")
         self.base_url = base_url.rstrip("/")
-        self._host, self._prefix = parts.hostname, parts.path.rstrip("/")
+        self._host, self._prefix = parts.hostname or "", "" if self._socket else parts.path.rstrip("/")
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._tls = _tls_context(tls_ca) if parts.scheme == "https" else None
         self._connect_timeout = connect_timeout
-        host = parts.netloc.rpartition("@")[2]
+        host = parts.netloc.rpartition("@")[2] or "headway"
         fixed = {"host": host, "user-agent": f"headway/{VERSION}", PROTOCOL_HEADER: str(PROTOCOL)}
         if token is not None:
             fixed["authorization"] = f"Bearer {token}"
@@ -174,14 +175,17 @@ class Http:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout):
-                _, connection = await loop.create_connection(
-                    lambda: _Connection(loop, self._open), self._host, self._port, ssl=self._tls
-                )
+                _, connection = await self._dial(loop)
         except TimeoutError:
             raise NotSent(f"{self.base_url}: no connection within {self._connect_timeout} s") from None
         except OSError as error:
             raise NotSent(f"{self.base_url}: {error.strerror or error}") from error
         return connection
+
+    async def _dial(self, loop: asyncio.AbstractEventLoop) -> tuple[asyncio.BaseTransport, _Connection]:
+        if self._socket:
+            return await loop.create_unix_connection(lambda: _Connection(loop, self._open), self._socket)
+        return await loop.create_connection(lambda: _Connection(loop, self._open), self._host, self._port, ssl=self._tls)
 
 
 class _Connection(asyncio.Protocol):
