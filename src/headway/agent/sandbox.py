@@ -14,6 +14,7 @@ import ipaddress
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -40,6 +41,7 @@ ETC = (
 )  # fmt: skip
 NAMESPACES = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
 ALONE = ("--unshare-net",)
+LIVING = ("/proc", "/sys", "/dev")  # where reading a file may wait, or change something
 PROBE_S = 10.0
 MADE = ".made"
 SCRIPT_WORDS, SCRIPT_BYTES = 3, 2**18  # of a command line; of a script
@@ -201,11 +203,15 @@ def _calls_headway(word: str) -> bool:
     """Whether a shell's words, or the script that is named, call `headway`: showing it to everyone would cost each start its mounts."""
     if not word.startswith("/"):
         return CALL.search(os.fsencode(word)) is not None
-    if word.startswith(tuple(f"{path}/" for path in SYSTEM)):
+    word = os.path.realpath(word)
+    if word.startswith(tuple(f"{path}/" for path in (*SYSTEM, *LIVING))):
         return False
     try:
-        with open(word, "rb") as file:
-            return CALL.search(file.read(SCRIPT_BYTES)) is not None
+        if not stat.S_ISREG(os.stat(word).st_mode):  # opening a pipe waits, opening a device may do something
+            return False
+        fd = os.open(word, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            return CALL.search(file.read(SCRIPT_BYTES) or b"") is not None
     except OSError:
         return False
 
