@@ -85,8 +85,23 @@ class Core:
         self.holder = holder
         self.url = ""  # set before start()
         self.database = Database(dsn, pool_size=settings.pool_size, statement_timeout_s=settings.db_statement_timeout_s)
-        database, bus, clock = self.database, Bus(), Clock()
-        self.bus, self.clock = bus, clock
+        self.bus, self.clock = Bus(), Clock()
+        self.servers: list[dict[str, Any]] = []
+        self.rates = Rates()
+        self.ready = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._last_beat = 0.0
+        self._slow_beat = 0.0
+        self._make_knowledge()
+        self._make_exchange()
+        self._make_planning()
+        self._make_work()
+        self._make_webhooks()
+        self._make_time()
+
+    def _make_knowledge(self) -> None:
+        """What all others ask: who, what, where."""
+        database, bus, clock, settings, holder = self.database, self.bus, self.clock, self.settings, self.holder
         self.access = Access(database)
         self.tenants = Tenants(database, bus)
         self.queues = Queues(database, bus)
@@ -101,6 +116,14 @@ class Core:
         self.fleet = Fleet(database)
         self.ids = IdSource(database, clock, holder)
         self.leader = Leader(database, holder, settings.duty_lease_s)
+        self.audit = Audit(database)
+        self.administration = Administration(database, self.tenants, self.access)
+        self.allowances = Allowances(database, self.tenants, holder)
+        self.predictions = Predictions(database)
+
+    def _make_exchange(self) -> None:
+        """What talks with agents."""
+        database, bus, clock, settings = self.database, self.bus, self.clock, self.settings
         self.desk = ReportDesk(database, self.definitions, clock, bus)
         self.sessions = Sessions(self.definitions)
         self.heartbeats = Heartbeats(database)
@@ -110,6 +133,10 @@ class Core:
             self.checkpoints, bus, self.secrets,
             settings.heartbeat_s, settings.fence_s, settings.hold_s,
         )  # fmt: skip
+
+    def _make_planning(self) -> None:
+        """What gives tasks to nodes, foresees it and explains it."""
+        database, bus, clock, holder = self.database, self.bus, self.clock, self.holder
         self.planner = Planner(
             database,
             self.leader,
@@ -125,9 +152,12 @@ class Core:
         self.promises = Promises(database, self.outlook, self.fleet)
         self.queue_views = QueueViews(database, clock, self.definitions, self.queues, self.outlook)
         self.notifier = Notifier(database, holder, bus, self.planner, self.exchanges, self.tenants)
-        self.audit = Audit(database)
-        self.administration = Administration(database, self.tenants, self.access)
-        self.allowances = Allowances(database, self.tenants, holder)
+        self.explaining = Explaining(database, clock, self.definitions, self.queues, self.fleet, self.planner, self.outlook)
+        self.preemption = Preemption(database, self.leader, self.planner, self.definitions, bus, clock)
+
+    def _make_work(self) -> None:
+        """What takes tasks in and changes them."""
+        database, bus, clock, settings = self.database, self.bus, self.clock, self.settings
         self.admission = Admission(
             database,
             clock,
@@ -142,19 +172,24 @@ class Core:
         self.streams = Streams(database, self.drafts, self.fleet, self.ids, clock, bus, self.allowances)
         self.trees = TreeActions(database, self.actions, bus)
         self.changing = Changing(database, self.definitions, self.tenants, self.fleet, bus)
-        self.explaining = Explaining(database, clock, self.definitions, self.queues, self.fleet, self.planner, self.outlook)
         self.steering = Steering(database, bus)
-        self.preemption = Preemption(database, self.leader, self.planner, self.definitions, bus, clock)
+        self.waiting = Waiting(database, bus)
+
+    def _make_webhooks(self) -> None:
+        """What tells others."""
+        database, bus, clock, settings = self.database, self.bus, self.clock, self.settings
         allowed = webhook.networks(settings.webhook_networks)
         self.webhooks = Webhooks(database, allowed)
         self.dispatcher = Dispatcher(database, self.leader, bus, "headway")
         self.deliveries = Deliveries(database, clock, allowed, settings.webhook_timeout_s, settings.webhook_concurrency)
-        self.waiting = Waiting(database, bus)
+
+    def _make_time(self) -> None:
+        """What happens because time passes."""
+        database, bus, clock, settings, holder = self.database, self.bus, self.clock, self.settings, self.holder
         self.bounded_waiting = BoundedWaiting(database, self.leader, bus)
         self.timekeeper = Timekeeper(database, self.leader, bus, Expander(self.definitions, self.ids, clock))
         self.starter = Starter(self.drafts, self.definitions, self.ids, clock, bus)
         self.firing = Firing(database, self.leader, self.starter, self.actions, self.allowances)
-        self.predictions = Predictions(database)
         sampler = Sampler(database, self.leader, self.definitions)
         self.feasibility = Feasibility(database, self.leader, self.definitions, self.predictions, sampler)
         self.schedules = Schedules(database, self.drafts, self.fleet, self.starter, self.feasibility, self.allowances, bus)
@@ -162,12 +197,6 @@ class Core:
             database, self.leader, self.definitions, self.fleet, bus, holder, lambda: self.url, settings.lost_s, settings.hold_s
         )
         self.archivist = Archivist(database, self.leader, clock, settings.retention_days)
-        self.servers: list[dict[str, Any]] = []
-        self.rates = Rates()
-        self.ready = False
-        self._tasks: list[asyncio.Task[None]] = []
-        self._last_beat = 0.0
-        self._slow_beat = 0.0
 
     async def start(self) -> None:
         """Open the database, claim a number, make partitions, run everything."""
