@@ -27,7 +27,7 @@ def call(up: Upped, method: str, path: str, body: object = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     headers = {"authorization": f"Bearer {up.token}", "content-type": "application/json", "headway-protocol": "1"}
     request = urllib.request.Request(up.url + path, data=data, headers=headers, method=method)
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         return json.loads(answer.read())
 
 
@@ -89,7 +89,7 @@ def test_output_can_be_followed_while_the_task_runs(up: Upped, tmp_path: Path) -
 
     def lines() -> list[str]:
         request = urllib.request.Request(f"{up.url}/v1/tasks/{task}/logs", headers={"authorization": f"Bearer {up.token}"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return [json.loads(line)["text"].strip() for line in answer.read().splitlines()]
 
     until(lambda: lines() == ["first"])

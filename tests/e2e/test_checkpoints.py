@@ -60,21 +60,21 @@ exit $1
 
 def test_what_a_program_left_in_its_folder_is_there_in_the_next_attempt(hw):
     handle = shell(hw, COUNT, "3")
-    view = handle.wait(timeout=60)
+    view = handle.wait(timeout=120)
     assert view.state == "succeeded"
     assert [line for line in output(hw, handle.id).splitlines() if line.startswith("found")] == [f"found {n}" for n in range(4)]
 
 
 def test_exit_code_85_goes_on_from_the_checkpoint_and_uses_no_attempt(hw):
     handle = shell(hw, COUNT, "85", attempts=1)
-    assert handle.wait(timeout=60).state == "succeeded"
+    assert handle.wait(timeout=120).state == "succeeded"
     assert outcomes(hw, handle.id) == ["requeued", "requeued", "requeued", "succeeded"]
 
 
 def test_a_folder_of_a_sandboxed_program_comes_back_as_its_own(hw, tmp_path):
     need_sandbox(tmp_path)
     handle = shell(hw, COUNT, "85", isolation="sandbox")
-    assert handle.wait(timeout=60).state == "succeeded"
+    assert handle.wait(timeout=120).state == "succeeded"
     assert outcomes(hw, handle.id) == ["requeued", "requeued", "requeued", "succeeded"]
 
 
@@ -93,7 +93,7 @@ def test_a_folder_is_saved_while_its_program_runs(up, hw, tmp_path):
         assert handle.view().state in ("ready", "leased", "running")
     assert handle.view().checkpoint_size
     os.kill(int(pid.read_text()), signal.SIGKILL)
-    assert handle.result(timeout=60) == 41
+    assert handle.result(timeout=120) == 41
     assert outcomes(hw, handle.id) == ["signal", "succeeded"]
 
 
@@ -113,7 +113,7 @@ HOSTILE = {
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_folder_that_points_elsewhere_or_is_too_large_is_not_saved_and_the_task_is_told(hw, what):
     handle = shell(hw, f'{HOSTILE[what]}; ls -A "$HEADWAY_CHECKPOINT_DIR/" | wc -l; exit 3', attempts=1)
-    assert handle.wait(timeout=60).exit_code == 3
+    assert handle.wait(timeout=120).exit_code == 3
     assert "[headway: the last checkpoint was not saved:" in output(hw, handle.id)
 
 
@@ -134,7 +134,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(up, hw, tmp_path
     while asyncio.run(up.fetchval(two)) != 2:
         assert handle.view().state not in ("succeeded", "failed")
     asyncio.run(up.fetchval(damage.format(handle.id)))
-    assert handle.result(timeout=60) == 1
+    assert handle.result(timeout=120) == 1
     assert "a checkpoint was passed over" in output(hw, handle.id)
 
 
@@ -153,7 +153,7 @@ def test_a_retry_begins_with_the_stage_that_failed(hw, tmp_path):
         stage(trail, "switch", 'echo 5 > "$HEADWAY_RESULT"'),
     ]
     handle = hw.submit(stages=stages, **AGAIN)
-    assert handle.result(timeout=60) == 5
+    assert handle.result(timeout=120) == 5
     assert trail.read_text().split() == ["prepare", "copy", "copy", "switch"]
     first, _ = hw.attempts(handle.id)
     assert first.error is not None
@@ -165,7 +165,7 @@ def test_a_retry_begins_with_the_stage_that_failed(hw, tmp_path):
 
 def test_stages_share_a_folder_a_cap_and_a_place_in_the_output(hw):
     handle = hw.submit(stages=["echo one; echo kept > file", "cat file; echo two"], **AGAIN)
-    assert handle.wait(timeout=60).state == "succeeded"
+    assert handle.wait(timeout=120).state == "succeeded"
     assert output(hw, handle.id).split() == ["one", "kept", "two"]
     assert outcomes(hw, handle.id) == ["succeeded"]
 
@@ -173,10 +173,10 @@ def test_stages_share_a_folder_a_cap_and_a_place_in_the_output(hw):
 def test_a_dead_letter_that_is_sent_again_begins_with_the_stage_that_failed(hw, tmp_path):
     trail, flag = tmp_path / "trail", tmp_path / "flag"
     handle = hw.submit(stages=[stage(trail, "a"), stage(trail, "b", f"[ -e {flag} ]"), stage(trail, "c")], resources={"cpus": 0.1})
-    assert handle.wait(timeout=60).state == "failed"
+    assert handle.wait(timeout=120).state == "failed"
     flag.touch()
     hw.retry(handle.id)
-    assert handle.wait(timeout=60).state == "succeeded"
+    assert handle.wait(timeout=120).state == "succeeded"
     assert trail.read_text().split() == ["a", "b", "b", "c"]
 
 
@@ -184,7 +184,7 @@ def test_a_stage_that_asks_to_be_requeued_runs_again_and_those_before_it_do_not(
     trail, flag = tmp_path / "trail", tmp_path / "flag"
     stages = [stage(trail, "a"), stage(trail, "b", f"[ -e {flag} ] || {{ touch {flag}; exit 85; }}")]
     handle = hw.submit(stages=stages, resources={"cpus": 0.1})
-    assert handle.wait(timeout=60).state == "succeeded"
+    assert handle.wait(timeout=120).state == "succeeded"
     assert trail.read_text().split() == ["a", "b", "b"]
 
 
@@ -196,9 +196,9 @@ def test_a_staged_task_is_cancelled_in_any_stage_and_ends_at_its_cap(hw, tmp_pat
     view = handle.view()
     assert (view.what, view.stages_done) == ("a → b → c", 1)
     handle.cancel()
-    assert handle.wait(timeout=60).state == "cancelled"
+    assert handle.wait(timeout=120).state == "cancelled"
     capped = hw.submit(stages=["sleep 0.4", "exec sleep 600"], execution_cap=0.8, resources={"cpus": 0.1})
-    view = capped.wait(timeout=60)
+    view = capped.wait(timeout=120)
     assert view.outcome == "cap_exceeded"
     assert trail.read_text().split() == ["a", "b"]
 
@@ -210,7 +210,7 @@ def test_a_stage_that_ends_well_when_it_is_asked_to_end_is_not_followed_by_the_n
     while not trail.exists():
         assert handle.view().state in ("ready", "leased", "running")
     handle.cancel()
-    assert handle.wait(timeout=60).state == "cancelled"
+    assert handle.wait(timeout=120).state == "cancelled"
     assert trail.read_text().split() == ["a"]
 
 
@@ -229,7 +229,7 @@ def test_stages_come_from_the_command_line_and_from_a_file(up, tmp_path):
 
 def test_a_function_saves_values_and_reads_the_last_one_back(hw):
     handle = hw.submit(function=f"{VALUES}:climb", input=[5], **{**AGAIN, "attempts": 6})
-    assert handle.result(timeout=60) == [1, 2, 3, 4, 5]
+    assert handle.result(timeout=120) == [1, 2, 3, 4, 5]
 
 
 def test_a_python_program_saves_values_into_its_folder(hw, tmp_path):
@@ -242,16 +242,16 @@ def test_a_python_program_saves_values_into_its_folder(hw, tmp_path):
         "assert me.last_checkpoint() == n + 1\n"
         "sys.exit(3) if n < 2 else open(os.environ['HEADWAY_RESULT'], 'w').write(json.dumps(n))\n"
     )
-    assert hw.submit(command=[sys.executable, str(program)], **AGAIN).result(timeout=60) == 2
+    assert hw.submit(command=[sys.executable, str(program)], **AGAIN).result(timeout=120) == 2
 
 
 def test_a_value_can_be_bytes_and_must_be_something_that_can_be_saved(hw):
     handle = hw.submit(function=f"{VALUES}:saves", input=["bytes"], **AGAIN)
-    assert handle.result(timeout=60) == "b'\\x00\\xff'"
-    failed = hw.submit(function=f"{VALUES}:saves", input=["object"], resources={"cpus": 0.1}).wait(timeout=60)
+    assert handle.result(timeout=120) == "b'\\x00\\xff'"
+    failed = hw.submit(function=f"{VALUES}:saves", input=["object"], resources={"cpus": 0.1}).wait(timeout=120)
     assert failed.error is not None
     assert failed.error.type == "TypeError"
-    large = hw.submit(function=f"{VALUES}:saves", input=["large"], resources={"cpus": 0.1}).wait(timeout=60)
+    large = hw.submit(function=f"{VALUES}:saves", input=["large"], resources={"cpus": 0.1}).wait(timeout=120)
     assert large.error is not None
     assert "max_checkpoint" in json.dumps(large.error.message)
 

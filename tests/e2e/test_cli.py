@@ -34,7 +34,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upped]:
 
 
 def headway(up: Upped, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=60, env=environment(up))
+    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=120, env=environment(up))
 
 
 def environment(up: Upped) -> dict[str, str]:
@@ -97,7 +97,7 @@ def test_ctrl_c_ends_the_work_and_all_its_processes(up: Upped, tmp_path: Path) -
     process = start(up, "run", "--", "sh", "-c", f"echo $$ > {pipe}; exec sleep 600")
     child = int(pipe.read_text())
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "cancelled" in err
     assert not Path(f"/proc/{child}").exists()
@@ -111,7 +111,7 @@ def test_logs_follow_a_running_task_to_its_end(up: Upped, tmp_path: Path) -> Non
     assert follower.stdout is not None
     assert follower.stdout.readline() == "first\n"
     pipe.write_text("second\n")
-    out, err = follower.communicate(timeout=60)
+    out, err = follower.communicate(timeout=120)
     assert (out, err, follower.returncode) == ("second\n", "last\n", 0)
 
 
@@ -236,9 +236,9 @@ def test_a_second_run_on_the_same_folder_joins_the_first(tmp_path: Path) -> None
     command = [*COMMAND, "run", "--data-dir", str(tmp_path / "hw"), "--", "sh", "-c"]
     first = subprocess.Popen([*command, f"echo > {began}; cat {go}"], stdout=subprocess.PIPE, text=True, env=clean_environment())
     began.read_text()
-    second = subprocess.run([*command, "echo joined"], capture_output=True, text=True, env=clean_environment(), timeout=60)
+    second = subprocess.run([*command, "echo joined"], capture_output=True, text=True, env=clean_environment(), timeout=120)
     assert (second.returncode, second.stdout) == (0, "joined\n"), second.stderr
     assert first.poll() is None
     go.write_text("first ends")
-    out, _ = first.communicate(timeout=60)
+    out, _ = first.communicate(timeout=120)
     assert (first.returncode, out) == (0, "first ends\n")

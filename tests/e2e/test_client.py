@@ -186,7 +186,7 @@ def test_a_function_of_a_script_runs_with_the_classes_of_the_script(found: None,
 
             if __name__ == "__main__":
                 with Client() as hw:
-                    result = double.submit(Money(21)).result(timeout=30)
+                    result = double.submit(Money(21)).result(timeout=120)
                     print(result, isinstance(result, Money))
         """)
     )

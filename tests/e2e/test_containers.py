@@ -148,7 +148,7 @@ def test_containers_of_a_killed_agent_are_removed_by_the_next(image: str, tmp_pa
 def test_a_container_is_paused_resumed_and_signalled(server: ScriptedServer, image: str) -> None:
     text = "trap 'echo heard; exit 7' USR1; n=0; while :; do n=$((n+1)); echo step $n; sleep 0.05; done"
     ref = server.order(define(server, image, text))
-    server.wait(lambda: "step" in server.text(ref), timeout=60)
+    server.wait(lambda: "step" in server.text(ref), timeout=120)
     assert server.control(ref, "pause") == "paused"
     server.run(server.define(command=("/bin/true",)))
     before = server.text(ref)

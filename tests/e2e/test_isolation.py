@@ -51,7 +51,7 @@ def test_over_http_on_the_command_line_in_python_and_in_a_file(up: Upped, tmp_pa
     assert (done.returncode, done.stdout.strip()) == (0, "1000"), done.stderr
     with Client(up.url, token=up.token) as client:
         handle = client.submit({"command": "echo $HOME > $HEADWAY_RESULT", "isolation": "sandbox"})
-        assert str(handle.result(timeout=60)).strip() == "/task"
+        assert str(handle.result(timeout=120)).strip() == "/task"
     file = tmp_path / "task.yaml"
     file.write_text("command: [id, -u]\nisolation: sandbox\n")
     assert up.headway("run", str(file)).returncode == 0

@@ -35,7 +35,7 @@ def heard(folder: Path) -> Iterator[dict[str, socket.socket]]:
     for name in ("syslog", "journald"):
         found[name] = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         found[name].bind(str(folder / name))
-        found[name].settimeout(20)
+        found[name].settimeout(120)
     yield found
     for one in found.values():
         one.close()

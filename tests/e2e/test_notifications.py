@@ -35,7 +35,7 @@ def hook() -> Iterator[Receiver]:
 
 def webhook(up: Upped, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = clean_environment(HEADWAY_DATA=str(up.folder))
-    return subprocess.run([*COMMAND, "webhook", *arguments], capture_output=True, text=True, timeout=60, env=environment)
+    return subprocess.run([*COMMAND, "webhook", *arguments], capture_output=True, text=True, timeout=120, env=environment)
 
 
 def test_a_webhook_made_on_the_command_line_is_told_of_a_failure(up: Upped, client: Client, hook: Receiver) -> None:
@@ -94,8 +94,8 @@ def test_a_task_file_a_command_line_and_python_say_whom_to_notify(
 
 
 def test_events_are_printed_and_can_be_resumed(up: Upped, client: Client) -> None:
-    [done] = client.wait([client.submit(command="true").id], timeout=30)
-    client.wait([client.submit(command="exit 1").id], timeout=30)
+    [done] = client.wait([client.submit(command="true").id], timeout=120)
+    client.wait([client.submit(command="exit 1").id], timeout=120)
 
     def printed(*options: str) -> list[dict[str, object]]:
         said = up.headway("events", "--json", *options)

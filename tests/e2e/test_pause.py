@@ -83,7 +83,7 @@ def test_a_paused_program_stands_still_with_all_its_processes_and_its_cap_does_t
     assert client.resume(task).state == "running"
     until(lambda: seen(tmp_path, "main")[1] > before["main"][1] and seen(tmp_path, "child")[1] > before["child"][1])
     (tmp_path / "go").touch()
-    assert client.result(task, timeout=30) == 42
+    assert client.result(task, timeout=120) == 42
     assert client.get(task).attempt == 1
 
 
@@ -92,7 +92,7 @@ def test_a_paused_task_dies_when_it_is_cancelled(client: Client, tmp_path: Path)
     assert client.pause(task).state == "paused"
     pids = [seen(tmp_path, name)[0] for name in ("main", "child")]
     client.cancel(task)
-    [view] = client.wait([task], timeout=30)
+    [view] = client.wait([task], timeout=120)
     assert view.state == "cancelled"
     until(lambda: not any(alive(pid) for pid in pids))
 
@@ -108,11 +108,11 @@ def test_a_function_is_frozen_in_its_runner_while_others_run(client: Client, tmp
         return (tmp_path / "journal").read_text().count(f" {slow.id} ")
 
     before = steps()
-    client.wait([handle.id for handle in quick], timeout=30)
+    client.wait([handle.id for handle in quick], timeout=120)
     assert steps() == before
     assert slow.resume().state == "running"
     until(lambda: steps() > before)
-    slow.result(timeout=30)
+    slow.result(timeout=120)
     assert client.get(slow.id).attempt == 1
 
 
@@ -126,7 +126,7 @@ def test_a_pause_outlives_the_exchange_side_of_its_agent(up: Upped, client: Clie
     os.kill(exchange.ppid, signal.SIGKILL)
     assert client.resume(task, wait=30).state == "running"
     (tmp_path / "go").touch()
-    assert client.result(task, timeout=30) == 42
+    assert client.result(task, timeout=120) == 42
     assert client.get(task).attempt == 1
 
 
@@ -135,10 +135,10 @@ def test_a_waiting_task_that_is_paused_does_not_start(up: Upped, client: Client,
     second = client.submit(command="true", after=[first.id])
     assert "blocked, and paused" in up.headway("pause", second.id).stdout
     (tmp_path / "go").touch()
-    client.wait([first.id], timeout=30)
+    client.wait([first.id], timeout=120)
     assert client.get(second.id).state == "blocked"
     assert up.headway("resume", second.id).returncode == 0
-    assert client.wait([second.id], timeout=30)[0].state == "succeeded"
+    assert client.wait([second.id], timeout=120)[0].state == "succeeded"
 
 
 def test_a_signal_reaches_the_program_and_only_a_running_one(up: Upped, client: Client, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_signal_reaches_the_program_and_only_a_running_one(up: Upped, client: 
     task = client.submit(command=["/bin/sh", "-c", text]).id
     until(lambda: (tmp_path / "on").exists())
     assert up.headway("signal", "USR1", task).returncode == 0
-    [view] = client.wait([task], timeout=30)
+    [view] = client.wait([task], timeout=120)
     assert (view.state, view.exit_code) == ("failed", 7)
     late = up.headway("signal", "USR1", task)
     assert late.returncode == 1

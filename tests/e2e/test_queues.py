@@ -22,7 +22,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upped]:
 
 def headway(up: Upped, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     environment = clean_environment(HEADWAY_DATA=str(up.folder))
-    said = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=60, env=environment)
+    said = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=120, env=environment)
     assert said.returncode == code, said.stdout + said.stderr
     return said
 
@@ -72,7 +72,7 @@ def test_a_task_file_and_python_name_a_queue_with_the_same_words(up: Upped, tmp_
 
     with Client(up.url, token=up.token) as client:
         accepted = client.submit({"command": ["true"], "queue": "filed"})
-        accepted.wait(30)
+        accepted.wait(120)
 
 
 def test_stats_show_the_peak_shares_and_what_was_shifted(up: Upped) -> None:

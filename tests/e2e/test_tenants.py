@@ -48,7 +48,7 @@ class Place:
     def cli(self, *words: str, token: str = TOKEN) -> subprocess.CompletedProcess[str]:
         env = {"PATH": "/usr/bin:/bin", "HEADWAY_URL": self.url, "HEADWAY_TOKEN": token, "HOME": "/nonexistent"}
         return subprocess.run(
-            [sys.executable, "-m", "headway.cli.main", *words], capture_output=True, text=True, env=env, timeout=60, check=False
+            [sys.executable, "-m", "headway.cli.main", *words], capture_output=True, text=True, env=env, timeout=120, check=False
         )
 
 

@@ -63,7 +63,7 @@ async def server(dsn: str, tmp_path: Path, certificates: Certificates) -> AsyncI
 
 def headway(server: Server, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     settings = clean_environment(HEADWAY_URL=server.url, HEADWAY_TOKEN=TOKEN, **environment)
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, env=settings)
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120, env=settings)
 
 
 def test_agent_client_and_command_line_that_know_the_authority_run_tasks(server, certificates, tmp_path):
@@ -73,7 +73,7 @@ def test_agent_client_and_command_line_that_know_the_authority_run_tasks(server,
         Client(server.url, TOKEN, tls_ca=certificates.ca) as client,
     ):
         task = client.submit({"command": ["sh", "-c", "echo 42 > $HEADWAY_RESULT; echo over tls"]})
-        assert task.result(timeout=30) == 42
+        assert task.result(timeout=120) == 42
         logs = headway(server, "logs", str(task.id), HEADWAY_TLS_CA=certificates.ca)
         assert (logs.returncode, logs.stdout) == (0, "over tls\n")
 
@@ -108,7 +108,7 @@ async def test_an_agent_that_does_not_know_the_authority_gives_its_token_to_nobo
     finally:
         assert agent.popen is not None
         agent.popen.terminate()
-        agent.popen.wait(30)
+        agent.popen.wait(120)
         agent.kill()
     http = Http(server.url, token=TOKEN, tls_ca=certificates.ca)
     assert (await http.request("GET", "/v1/nodes")).body == b"[]"
@@ -133,5 +133,5 @@ def test_up_serves_its_own_agent_and_commands_over_tls(tmp_path, certificates):
         assert up.url.startswith("https://")
         settings = clean_environment(HEADWAY_TLS_CA=certificates.ca)
         command = [*COMMAND, "run", "--data-dir", str(up.folder), "--", "sh", "-c", "exit 7"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=settings)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=settings)
         assert done.returncode == 7, done.stderr

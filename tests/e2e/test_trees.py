@@ -94,7 +94,7 @@ if __name__ == "__main__":
         print(view.state, [level.total for level in view.levels], run.result("publish"))
 """
     )
-    done = subprocess.run([sys.executable, script, running.url, running.token], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, script, running.url, running.token], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "succeeded [1, 3, 2] [128, 256]", done.stderr
 
 
@@ -148,7 +148,7 @@ def test_a_bad_tree_is_refused_in_words_and_leaves_nothing(running):
             f"{running.url}/v1/trees", body.encode(), {"authorization": f"Bearer {running.token}", "content-type": "application/json"}
         )
         with pytest.raises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(request, timeout=30)
+            urllib.request.urlopen(request, timeout=120)
         problem = json.load(caught.value)
         assert caught.value.code in (400, 409, 413, 422), (body, problem)
         if words not in f"{problem['detail']} {problem.get('hint')} {problem.get('field')}":

@@ -138,7 +138,7 @@ def test_a_port_that_is_taken_is_named_with_the_option_that_changes_it(tmp_path:
             [*COMMAND, "up", "--data-dir", str(tmp_path), "--port", str(port)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             env=clean_environment(),
         )
     assert done.returncode == 64

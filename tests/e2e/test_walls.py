@@ -50,7 +50,7 @@ class Caller:
 
     async def ask(self, route: Route, path: str, body: object = None) -> Response:
         data = b"" if body is None else msgspec.json.encode(body)
-        return await self._http.request(route.method.upper(), path, body=data, timeout=20.0)
+        return await self._http.request(route.method.upper(), path, body=data, timeout=120)
 
     async def close(self) -> None:
         await self._http.close()

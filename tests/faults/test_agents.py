@@ -10,11 +10,10 @@ import pytest
 
 from tests.support.cluster import Agent, Cluster, cluster, eventually
 
-SECONDS = 4.0  # longer than a node may be silent: an attempt that nobody ended would meet the next one
-
 
 def functions_and_programs(made: Cluster) -> list[dict[str, object]]:
-    return [made.function(SECONDS), made.program(SECONDS), made.function(SECONDS), made.program(SECONDS)]
+    """Their first attempts go on until they are let go: one that nobody ended would meet the next one."""
+    return [task(0.5, held=made.held) for task in (made.function, made.program) * 2]
 
 
 async def run_on(made: Cluster, agent: Agent) -> list[int]:
@@ -36,11 +35,24 @@ async def until_second_runs(made: Cluster, ids: list[int]) -> None:
     await eventually(all_began_again, what="the tasks begin again")
 
 
+async def until_one_runs_again(made: Cluster, ids: list[int]) -> None:
+    async def one_began_again() -> bool:
+        return any(len(made.runs_of(task)) > 1 for task in ids)
+
+    await eventually(one_began_again, what="a task begins again")
+
+
 async def test_tasks_go_on_when_the_exchange_side_is_killed(tmp_path):
     # A new exchange side is a new interpreter: on a busy machine it needs more than a second to take over.
     async with cluster(tmp_path, agents=1, HEADWAY_FENCE_S="10", HEADWAY_LOST_S="12") as made:
         ids = await run_on(made, made.agents[0])
         made.agents[0].kill()
+
+        async def adopted() -> bool:
+            return bool(made.agents[0].processes()["exchange"])
+
+        await eventually(adopted, what="the supervisor starts another exchange side")
+        made.held.touch()
         await made.until_final()
         await made.assert_sound()
         assert await attempts(made) == [1] * len(ids), "the supervisor kept them"
@@ -49,9 +61,11 @@ async def test_tasks_go_on_when_the_exchange_side_is_killed(tmp_path):
 @pytest.mark.parametrize("part", ["supervisor", "runner", "task"])
 async def test_tasks_run_again_when_what_ran_them_is_killed(tmp_path, part):
     async with cluster(tmp_path, agents=1) as made:
-        await run_on(made, made.agents[0])
+        ids = await run_on(made, made.agents[0])
         for pid in made.agents[0].processes()[part]:
             os.kill(pid, signal.SIGKILL)
+        await until_one_runs_again(made, ids)
+        made.held.touch()
         await made.until_final()
         await made.assert_sound()
         assert sorted(await attempts(made))[-1] == 2
@@ -67,6 +81,7 @@ async def test_tasks_of_a_frozen_agent_run_once_elsewhere(tmp_path, part):
         await made.add_agent()
         await until_second_runs(made, ids)
         thaw(pid)
+        made.held.touch()
         await made.until_final()
         await made.assert_sound()
         await made.until_node(frozen.name, "up")
@@ -80,6 +95,8 @@ async def test_tasks_of_an_agent_that_never_comes_back_run_elsewhere(tmp_path):
         await made.add_agent()
         gone.kill_everything()
         await made.until_node(gone.name, "lost")
+        await until_second_runs(made, ids)
+        made.held.touch()
         await made.until_final()
         await made.assert_sound()
         assert await attempts(made) == [2] * len(ids)

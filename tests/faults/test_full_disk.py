@@ -48,7 +48,7 @@ def _write_without_end(filler: Path) -> None:
 async def answered(http: Http, count: int, size: int) -> tuple[int, list[str]]:
     """The status of a bulk of tasks with large inputs, and the ids that were acknowledged."""
     body = msgspec.json.encode({"task": {"command": ["true"], "resources": {"disk": 0}}, "inputs": ["x" * size] * count})
-    response = await http.request("POST", "/v1/tasks", body=body, timeout=60.0)
+    response = await http.request("POST", "/v1/tasks", body=body, timeout=120)
     return response.status, msgspec.json.decode(response.body)["ids"] if response.status == 201 else []
 
 

@@ -38,7 +38,7 @@ def test_every_answer_is_a_documented_one(url, case):
         case.body = {key: value for key, value in case.body.items() if key not in ("timeout", "wait_s")} | (
             {"timeout": 0} if case.path == "/v1/tasks/wait" else {}
         )
-    response = case.call(base_url=url, headers={"authorization": f"Bearer {TOKEN}"}, timeout=30)
+    response = case.call(base_url=url, headers={"authorization": f"Bearer {TOKEN}"}, timeout=120)
     case.validate_response(response, checks=CHECKS)
 
 

@@ -14,7 +14,7 @@ NAMES = 5
 
 async def test_every_moment_fires_once_though_the_leading_server_is_killed_again_and_again(tmp_path):
     async with cluster(tmp_path, servers=3, agents=1) as made:
-        start = datetime.datetime.now(datetime.UTC).replace(microsecond=0) + datetime.timedelta(seconds=2)
+        start = datetime.datetime.now(datetime.UTC).replace(microsecond=0) + datetime.timedelta(seconds=8)
         end = start + datetime.timedelta(seconds=15)
         moments = {start + datetime.timedelta(seconds=n) for n in range(16)}
         body = [

@@ -26,11 +26,11 @@ async def test_a_frozen_server_makes_its_agent_fence_itself_and_the_tasks_run_on
         first = made.servers[0]
         second = await made.add_server()
         cut_off = await made.add_agent(servers=[first])
-        ids = await made.submit(made.program(4.0), made.function(4.0))
+        ids = await made.submit(made.program(held=made.held), made.function(held=made.held))
         for task in ids:
             await made.until_running(task)
         first.send(signal.SIGSTOP)
-        await eventually(lambda: _no_tasks(cut_off), seconds=20, what="the agent ends its tasks by itself")
+        await eventually(lambda: _no_tasks(cut_off), what="the agent ends its tasks by itself")
         await made.add_agent(servers=[second])
         await made.until_final()
         await made.assert_sound()
@@ -91,7 +91,7 @@ async def test_a_server_that_is_asked_to_end_hands_its_duties_on_at_once(tmp_pat
         leaving = next(server for server in made.servers if server.url == leader)
         leaving.send(signal.SIGTERM)
         assert leaving.popen is not None
-        assert leaving.popen.wait(20) == 0
+        assert leaving.popen.wait(120) == 0
         other = next(server for server in made.servers if server is not leaving)
         await made.submit(*(made.function() for _ in range(20)), server=other)
         await made.until_final(seconds=20)

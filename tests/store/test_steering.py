@@ -18,7 +18,7 @@ from tests.support.engine import ScriptedAgent, engine, function, state_of, subm
 async def controls(agent: ScriptedAgent, count: int = 1) -> list[Control]:
     """Poll until so many controls came."""
     got: list[Control] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(got) < count:
             got += (await agent.say(wait_s=2.0)).controls
     return got

@@ -11,7 +11,7 @@ from headway.control.subtasks import Parent
 from headway.domain.lifecycle import Outcome, State
 from headway.errors import Conflict, IdempotencyConflict, Unauthorized
 from headway.wire import task_token
-from tests.support.engine import ScriptedAgent, done, engine, eventually, function, state_of, submit
+from tests.support.engine import ScriptedAgent, done, engine, function, state_of, submit
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ async def test_a_parent_whose_subtasks_have_all_ended_is_ready_at_once(core):
     await agent2.succeed(*await agent2.orders())
     assert await state_of(core, one) == State.SUCCEEDED
     await suspend(agent, parent, one)
-    again = await eventually(lambda: agent.orders(1, seconds=5))
-    assert again[0].id == parent.id
+    [again] = await agent.orders()
+    assert again.id == parent.id
 
 
 async def test_a_report_of_waiting_that_is_repeated_changes_nothing(core):

@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from headway.agent import tree
 from headway.config import Settings
 
+T = TypeVar("T")
 _RUN = (
     "import sys, msgspec; from headway.config import Settings; from headway.agent.main import run; "
     "sys.exit(run(msgspec.json.decode(sys.argv[1], type=Settings)))"
@@ -37,10 +38,9 @@ class AgentProcess:
         def found() -> list[int]:
             return [pid for pid in tree.children(self.pid) if (of := tree.stat(pid)) and of.session == pid]
 
-        until(lambda: found())
-        return found()[0]
+        return until(found)[0]
 
-    def stop(self, timeout: float = 20.0) -> int:
+    def stop(self, timeout: float = 60.0) -> int:
         self.process.terminate()
         return self.process.wait(timeout)
 
@@ -50,7 +50,7 @@ class AgentProcess:
             self.process.send_signal(signal.SIGCONT)
             supervisors = tree.children(self.pid)
             tree.kill([self.pid, *supervisors], None)
-            self.process.wait(10)
+            self.process.wait(60)
         tree.kill(marked_processes(self), None)
         shutil.rmtree(f"/var/tmp/headway-{_instance(self)}", ignore_errors=True)  # an agent that was killed could not
 
@@ -77,12 +77,13 @@ def running_agent(folder: Path, url: str, **settings: Any) -> Iterator[AgentProc
         agent.clean_up()
 
 
-def until(condition: Callable[[], object], timeout: float = 20.0) -> None:
-    """Wait for something outside Python to become true."""
+def until(condition: Callable[[], T | None], timeout: float = 60.0) -> T:
+    """Wait for something outside Python to become true; returns it."""
     deadline = time.monotonic() + timeout
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
+    return found
 
 
 def alive(pid: int) -> bool:

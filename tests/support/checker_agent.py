@@ -57,7 +57,7 @@ class HandAgent:
     async def orders(self, count: int) -> list[tuple[int, int]]:
         """Poll until so many orders came; they are acknowledged."""
         got: list[tuple[int, int]] = []
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while len(got) < count:
                 answer = await self.say(wait_s=1.0, heartbeat=True, held=sorted(self.held))
                 new = [(order[0], order[1]) for order in answer.get("orders", []) if (order[0], order[1]) not in self.held]

@@ -184,6 +184,11 @@ class Cluster:
     def journal(self) -> Path:
         return self.folder / "journal"
 
+    @property
+    def held(self) -> Path:
+        """The file that lets the first attempts of held tasks end."""
+        return self.folder / "go"
+
     # Starting parts
 
     async def add_server(self, *, dsn: str | None = None, **environment: str) -> Server:
@@ -243,14 +248,14 @@ class Cluster:
 
     # Submitting
 
-    def function(self, seconds: float = 0.0, **fields: Any) -> dict[str, Any]:
+    def function(self, seconds: float = 0.0, *, held: Path | None = None, **fields: Any) -> dict[str, Any]:
         """A task in a warm runner that leaves a trail."""
-        call = {"journal": str(self.journal), "seconds": seconds}
+        call = {"journal": str(self.journal), "seconds": seconds, **({"held": str(held)} if held else {})}
         return {"function": "tests.support.checker_tasks:work", "input": call, **TOUGH, **fields}
 
-    def program(self, seconds: float = 0.0, **fields: Any) -> dict[str, Any]:
+    def program(self, seconds: float = 0.0, *, held: Path | None = None, **fields: Any) -> dict[str, Any]:
         """A program that leaves a trail."""
-        command = [sys.executable, "-S", checker_tasks.__file__, str(self.journal), str(seconds)]
+        command = [sys.executable, "-S", checker_tasks.__file__, str(self.journal), str(seconds), *([str(held)] if held else [])]
         return {"command": command, **TOUGH, **fields}
 
     async def submit(self, *specs: dict[str, Any], server: Server | None = None) -> list[int]:

@@ -38,7 +38,7 @@ def need_sandbox(folder: Path) -> None:
 def confining(folder: Path, **settings: Any) -> Iterator[tuple[ScriptedServer, AgentProcess]]:
     """An agent with room for all tests of a module, and the server that orders it about."""
     settings = {"cpus": 8.0, "max_processes": 64, **settings}
-    with ScriptedServer(fence_s=3.0) as server, running_agent(folder, server.url, **settings) as agent:
+    with ScriptedServer() as server, running_agent(folder, server.url, **settings) as agent:
         yield server, agent
 
 

@@ -16,6 +16,8 @@ import asyncpg
 
 from headway.embedded import postmaster
 
+# A busy machine may stand still for seconds: that is a reason to fence, not a defect, and no test waits for it in vain.
+LIVENESS = {"HEADWAY_FENCE_S": "10", "HEADWAY_LOST_S": "12"}
 COMMAND = [sys.executable, "-m", "headway.cli.main"]
 
 
@@ -102,7 +104,7 @@ class Upped:
 def upped(folder: Path, **settings: str) -> Iterator[Upped]:
     """Start it on a free port; whatever happened inside, nothing of it runs afterwards."""
     command = [*COMMAND, "up", "--data-dir", str(folder), "--port", "0", "--output", "json"]
-    environment = clean_environment(**settings)
+    environment = clean_environment(**{**LIVENESS, **settings})
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "stderr.log", "a+") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
