@@ -1,8 +1,9 @@
-"""Trees: three levels of 10,000 nodes beside the same tasks without edges, beside Celery's chord, Ray and Dask, and a million nodes.
+"""Trees: three levels of 10,000 nodes beside the same tasks without edges, beside Celery's chord, Ray and Dask; a million nodes; a chain.
 
     python bench/trees/run.py                    rounds of everything, in turn
     python bench/trees/run.py --only headway     without peers
     python bench/trees/run.py --million          a tree of a million nodes, and what the server's memory does meanwhile
+    python bench/trees/run.py --chain            100,000 tasks, each after the one before; memory of server and agent meanwhile
 
 The tree: 9,900 leaves, 99 tasks that each wait for 100 of them, one root. All run the same function that does nothing. A clock
 runs from before the first byte of the request until SQL says that the last task is final; peers, until their root has a result.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import re
 import statistics
@@ -38,7 +40,9 @@ MIDDLE, EACH = 99, 100
 NODES = MIDDLE * EACH + MIDDLE + 1
 PEER_NODES = {"celery": 1_000, "ray": 2_000, "dask": 2_000}  # a few seconds each
 MILLION = 1_000_000
+LINKS = 100_000
 MEMORY_BAR_MB = 400
+_PARTS = {"agent": "headway.cli.main agent", "supervisor": "headway.agent.supervisor", "runner": "headway.agent.runner"}
 _LEFT = "select exists (select 1 from headway.task where tree = $1)"
 _LEFT_FLAT = "select exists (select 1 from headway.task where id between $1 and $2)"
 _DONE = "select sum(succeeded) from headway.tree_level where tree = $1"
@@ -47,7 +51,9 @@ _DONE = "select sum(succeeded) from headway.tree_level where tree = $1"
 def main() -> int:
     options = _options()
     if options.million:
-        return asyncio.run(_million(options.nodes))
+        return asyncio.run(_large("million", _nodes(max(options.nodes // 1000, 1), 999)))
+    if options.chain:
+        return asyncio.run(_large("chain", _links(options.links)))
     wanted = options.only.split(",") if options.only else ["headway", *PEER_NODES]
     return asyncio.run(_race(wanted, options.rounds))
 
@@ -58,6 +64,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", help="some of headway, celery, ray, dask")
     parser.add_argument("--million", action="store_true", help="the large tree instead")
     parser.add_argument("--nodes", type=int, default=MILLION, help="of the large tree")
+    parser.add_argument("--chain", action="store_true", help="the chain instead")
+    parser.add_argument("--links", type=int, default=LINKS, help="of the chain")
     return parser.parse_args()
 
 
@@ -148,34 +156,35 @@ def _rate(command: list[str]) -> float:
     return float(found["nodes"] / found["seconds"])
 
 
-async def _million(nodes: int) -> int:
-    """Stream a tree, drain it, and look at the memory of the server all the while."""
-    middle = max(nodes // 1000, 1)
+async def _large(name: str, nodes: Iterator[dict[str, Any]]) -> int:
+    """Stream a tree, drain it, and look at the memory of server and agent all the while."""
     async with throw_away() as instance:
         await instance.first_task()
-        before = _memory_mb(instance.roots[0], "VmRSS")
-        body = b"\n".join(_lines(middle, 999))
-        began = time.monotonic()
+        before = _memory(instance)
+        body = b"\n".join(json.dumps(node).encode() for node in nodes)
+        began, spent = time.monotonic(), processes.cpu_seconds(instance.roots)
         kind = "application/x-ndjson"
-        answer = await instance.http.request("POST", "/v1/trees/stream?name=million", body=body, content_type=kind, timeout=900)
+        path = f"/v1/trees/stream?name={name}"
+        answer = await instance.http.request("POST", path, body=body, content_type=kind, timeout=900)
         if answer.status != 201:
             raise SystemExit(f"the stream was answered with {answer.status}: {answer.body[:300]!r}")
         accepted = json.loads(answer.body)
         submitted = time.monotonic() - began
-        stored = _memory_mb(instance.roots[0], "VmHWM")
-        tree = int(accepted["tree"])
-        print(f"stored after {submitted:.1f} s, the server at {stored} MB", file=sys.stderr)
-        await _drained(instance, tree, accepted["count"])
+        stored = _memory(instance)
+        tree, count = int(accepted["tree"]), accepted["count"]
+        print(f"stored after {submitted:.1f} s, MB at most: {stored}", file=sys.stderr)
+        await _drained(instance, tree, count)
         drained = time.monotonic() - began - submitted
+        spent = processes.cpu_seconds(instance.roots) - spent
         done = await instance.connection.fetchval(_DONE, tree)
-        peak = _memory_mb(instance.roots[0], "VmHWM")
+        peak = _memory(instance)
     found = {
-        "nodes": accepted["count"], "succeeded": done, "submit_s": round(submitted, 1), "drain_s": round(drained, 1),
-        "nodes_per_s": round(accepted["count"] / (submitted + drained)), "server_mb_before": before, "server_mb_stored": stored,
-        "server_mb_peak": peak, "bar_mb": MEMORY_BAR_MB,
+        "nodes": count, "succeeded": done, "submit_s": round(submitted, 1), "drain_s": round(drained, 1),
+        "nodes_per_s": round(count / (submitted + drained)), "cpu_us_a_node": round(spent / count * 1e6),
+        "mb_before": before, "mb_stored": stored, "mb_peak": peak, "bar_mb": MEMORY_BAR_MB,
     }  # fmt: skip
     print(json.dumps(found))
-    return 0 if done == accepted["count"] and peak < MEMORY_BAR_MB else 1
+    return 0 if done == count and peak["server"] < MEMORY_BAR_MB else 1
 
 
 async def _drained(instance: Instance, tree: int, count: int) -> None:
@@ -184,18 +193,28 @@ async def _drained(instance: Instance, tree: int, count: int) -> None:
     while (done := await instance.connection.fetchval(_DONE, tree)) < count and await instance.connection.fetchval(_LEFT, tree):
         if time.monotonic() - told > 10:
             told = time.monotonic()
-            print(f"{done:,} of {count:,} done, the server at {_memory_mb(instance.roots[0], 'VmHWM')} MB", file=sys.stderr)
+            print(f"{done:,} of {count:,} done, MB at most: {_memory(instance)}", file=sys.stderr)
         await asyncio.sleep(0.2)
 
 
-def _lines(middle: int, each: int) -> Iterator[bytes]:
-    return (json.dumps(node).encode() for node in _nodes(middle, each))
+def _links(count: int) -> Iterator[dict[str, Any]]:
+    """Each after the one before."""
+    yield {"name": "0", "function": bodies.NOOP, "input": ["00000000"]}
+    for link in range(1, count):
+        yield {"name": str(link), "function": bodies.NOOP, "input": [f"{link:08d}"], "after": [str(link - 1)]}
 
 
-def _memory_mb(pid: int, what: str) -> int:
-    """Of the process that is the server (`headway up` runs it itself); VmHWM is the most it ever had."""
-    found = re.search(rf"{what}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    return int(found[1]) // 1024 if found else -1
+def _memory(instance: Instance) -> dict[str, int]:
+    """The most that each process of ours ever had (VmHWM), in MB; `headway up` is the server itself."""
+    found: dict[str, int] = {}
+    for stat in processes.tree(instance.roots):
+        with contextlib.suppress(OSError):
+            command = Path(f"/proc/{stat.pid}/cmdline").read_text().replace("\0", " ")
+            peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{stat.pid}/status").read_text())
+            what = "server" if stat.pid in instance.roots else next((name for name in _PARTS if _PARTS[name] in command), None)
+            if what and peak:
+                found[what] = max(found.get(what, 0), int(peak[1]) // 1024)
+    return found
 
 
 def _line(rates: dict[str, float]) -> str:
