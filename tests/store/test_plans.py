@@ -121,11 +121,20 @@ def filled(request: pytest.FixtureRequest, postgres: Databases) -> Iterator[str]
     postgres.drop(dsn)
 
 
-async def _fill(dsn: str, statistics: str) -> None:
+async def _make_days(dsn: str, *, month: bool = False) -> None:
     connection = await asyncpg.connect(dsn, server_settings={"search_path": "headway"})
     try:
-        await partitions.ensure(connection, DAY)
+        for back in range(0, 30 if month else 1, 5):
+            await partitions.ensure(connection, DAY - datetime.timedelta(days=back))
         await partitions.ensure(connection, await connection.fetchval("select current_date"))  # events of now
+    finally:
+        await connection.close()
+
+
+async def _fill(dsn: str, statistics: str) -> None:
+    await _make_days(dsn)
+    connection = await asyncpg.connect(dsn, server_settings={"search_path": "headway"})
+    try:
         if statistics == "analysed when empty":
             await connection.execute("analyze")
         await connection.execute(_FILL)
@@ -149,19 +158,59 @@ class Seen:
         return [scan for scan in self.scans if scan["Relation Name"] in relations]
 
 
+PREPARED_EARLY = [
+    Case("edge.release", (LEASED, [0], 0, 2**63 - 1, 10_000), set(), 3 * BATCH, BATCH),
+    Case("edge.doomed", (LEASED, [2], 0, 2**63 - 1), set(), 2 * BATCH, BATCH),
+    Case("edge.results", (BLOCKED,), set(), 3 * BATCH),
+    Case("edge.result_sizes", (BLOCKED,), set(), 2 * BATCH),
+    Case("subtask.would_wait_for_ever", (LEASED, BLOCKED, 10_000), set(), 2 * BATCH, BATCH),
+    Case("task.lease", (READY, each(1), 1, SHAPES_OF_READY), set(), BATCH, BATCH),
+    Case("task.succeed", (LEASED, each(1), NODES_OF_LEASED, each(1), each(2), each(b"1"), each(None), each(None), each(None)),
+         set(), BATCH, BATCH),
+]  # fmt: skip
+
+
+async def test_statements_prepared_when_there_was_nothing_read_no_more_later(postgres):
+    """Servers keep the plan they made at their start, when the partitions of the coming days were empty and those of a month were there."""
+    dsn = postgres.clone()
+    await _make_days(dsn, month=True)
+    database = Database(dsn)
+    await database.open()
+    async with database.hot() as connection:
+        for number, case in enumerate(PREPARED_EARLY):
+            await connection.execute(f"prepare hot{number} as {query(case.name)}")
+            await _rolled_back(connection, f"execute hot{number}({', '.join(map(literal, case.values))})")
+        await _fill(dsn, "never analysed")
+        for number, case in enumerate(PREPARED_EARLY):
+            seen = await _explained(connection, f"hot{number}({', '.join(map(literal, case.values))})")
+            read = [looked_at(scan) for scan in seen.scans if scan["Relation Name"].startswith(("task", "edge"))]
+            assert (case.name, sum(read)) <= (case.name, case.reads)
+            assert case.returns is None or (case.name, seen.returned) == (case.name, case.returns)
+    await database.close()
+    postgres.drop(dsn)
+
+
+async def _rolled_back(connection: Any, statement: str) -> Any:
+    transaction = connection.transaction()
+    await transaction.start()
+    found = await connection.fetchval(statement)
+    await transaction.rollback()
+    return found
+
+
 async def explain(dsn: str, name: str, values: tuple[Any, ...]) -> Seen:
     database = Database(dsn)
     await database.open()
     try:
         async with database.hot() as connection:
-            transaction = connection.transaction()
-            await transaction.start()
             await connection.execute(f"prepare hot as {query(name)}")
-            call = f"hot({', '.join(map(literal, values))})" if values else "hot"
-            text = await connection.fetchval(f"explain (analyze, buffers, format json) execute {call}")
-            await transaction.rollback()
+            return await _explained(connection, f"hot({', '.join(map(literal, values))})" if values else "hot")
     finally:
         await database.close()
+
+
+async def _explained(connection: Any, call: str) -> Seen:
+    text = await _rolled_back(connection, f"explain (analyze, buffers, format json) execute {call}")
     plan = msgspec.json.decode(text)[0]["Plan"]
     seen = Seen(round(plan["Actual Rows"] * plan["Actual Loops"]))
     _collect(plan, seen.scans)

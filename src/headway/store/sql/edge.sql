@@ -1,3 +1,6 @@
+-- Edges are looked up upstream by upstream (`lateral`, `offset 0`): in a join PostgreSQL would rather read all edges of all days for every
+-- report, since it takes young partitions for small ones, and counts a look into each for every upstream though all but one are pruned.
+
 -- name: release
 -- The last dependency ended as wished: dependants whose counter reaches zero become ready, or scheduled when their time is later.
 -- Their tolerance counts from now. Only dependants with $3 < id <= $4, and none at all when there are more than $5 of them: `count` tells.
@@ -5,8 +8,9 @@
 -- They are updated, and so locked, in the order of their ids. They share one time, so that they are ties in the order and go out in runs.
 -- event: release
 with found as materialized (
-    select e.downstream, e.kind from unnest($1::bigint[]) u (id) join edge e on e.upstream = u.id
-    where +e.downstream > $3 and +e.downstream <= $4 limit $5 + 1
+    select e.downstream, e.kind from unnest($1::bigint[]) u (id) cross join lateral (
+        select downstream, kind from edge where upstream = u.id and +downstream > $3 and +downstream <= $4 offset 0
+    ) e limit $5 + 1
 ), size as materialized (
     select count(*)::int as count, coalesce(bool_or(kind <> all ($2::smallint[])), false) as doomed from found
 ), hit as materialized (
@@ -20,15 +24,16 @@ with found as materialized (
             else greatest(t.eligible_at, statement_timestamp()) + (t.start_by - t.eligible_at) end,
         eligible_at = case when t.blocked_on > hit.n then t.eligible_at else greatest(t.eligible_at, statement_timestamp()) end
     from hit
-    where t.id = hit.downstream and +t.state = 0
+    where t.id = hit.downstream and hit.downstream between 1 and 9223372036854775807 and +t.state = 0
     returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, t.state, t.blocked_on
 )
 select size.count, size.doomed, released.* from size left join released on true;
 
 -- name: doomed
 -- Dependants whose wish can no longer come true: they will be skipped.
-select t.id, min(e.upstream) as upstream from unnest($1::bigint[]) u (id) join edge e on e.upstream = u.id join task t on t.id = e.downstream
-where e.kind <> all ($2::smallint[]) and +t.state = 0 and +e.downstream > $3 and +e.downstream <= $4
+select t.id, min(u.id) as upstream from unnest($1::bigint[]) u (id) cross join lateral (
+    select downstream from edge where upstream = u.id and kind <> all ($2::smallint[]) and +downstream > $3 and +downstream <= $4 offset 0
+) e cross join lateral (select id from task where id = e.downstream and +state = 0 offset 0) t
 group by t.id order by t.id;
 
 -- name: lock_doomed
@@ -55,9 +60,12 @@ delete from pending_release where upstream = $1;
 -- name: results
 -- What the tasks that these waited for resulted in, in the order of their ids.
 select e.downstream, e.upstream, coalesce(t.name, d.name) as name, t.definition, t.result
-from unnest($1::bigint[]) w (id) join edge e on e.downstream = w.id join task_anywhere t on t.id = e.upstream
-join definition d on d.id = t.definition order by e.downstream, e.upstream;
+from unnest($1::bigint[]) w (id)
+cross join lateral (select downstream, upstream from edge where downstream = w.id offset 0) e
+join task_anywhere t on t.id = e.upstream join definition d on d.id = t.definition order by e.downstream, e.upstream;
 
 -- name: result_sizes
 select e.downstream, sum(coalesce(length(h.result), 4))::bigint as size
-from unnest($1::bigint[]) w (id) join edge e on e.downstream = w.id join task_history h on h.id = e.upstream group by e.downstream;
+from unnest($1::bigint[]) w (id)
+cross join lateral (select downstream, upstream from edge where downstream = w.id offset 0) e
+join task_history h on h.id = e.upstream group by e.downstream;

@@ -66,9 +66,10 @@ on conflict do nothing;
 -- name: would_wait_for_ever
 -- Parents that one of the subtasks they want to wait for waits for in turn: found from the parent down, at most $3 steps.
 with recursive down as (
-    select p.id as parent, e.downstream from unnest($1::bigint[]) as p (id) join edge e on e.upstream = p.id
+    select p.id as parent, e.downstream from unnest($1::bigint[]) as p (id)
+    cross join lateral (select downstream from edge where upstream = p.id offset 0) e
     union
-    select d.parent, e.downstream from down d join edge e on e.upstream = d.downstream
+    select d.parent, e.downstream from down d cross join lateral (select downstream from edge where upstream = d.downstream offset 0) e
 )
 select distinct parent from (select * from down limit $3) d
 join unnest($1::bigint[], $2::bigint[]) as w (id, child) on w.id = d.parent and w.child = d.downstream;
