@@ -9,9 +9,10 @@ from contextlib import AsyncExitStack
 import msgspec
 import pytest
 
+from headway.domain.lifecycle import State
 from headway.domain.tenant import Subscription
-from headway.errors import Forbidden, HeadwayError, LimitExceeded
-from tests.support.engine import ScriptedAgent, engine, function, submit
+from headway.errors import Forbidden, HeadwayError, IdempotencyConflict, InvalidInput, LimitExceeded
+from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of, submit
 from tests.support.windows import Taken, assert_within
 
 
@@ -211,3 +212,52 @@ async def test_a_suspended_tenant_submits_nothing(dsn):
 async def test_a_tenant_without_limits_has_no_entry_and_asks_nobody(dsn):
     async with engine(dsn) as core:
         assert await core.allowances.take(1, 1_000_000) is None
+
+
+async def test_a_repeat_of_a_request_costs_nothing_and_is_answered_above_the_limit_too(dsn):
+    async with engine(dsn) as core:
+        await subscribe(core, rate_per_hour=1, burst=3)
+        first = await submit(core, function(idempotency_key="k", input=1))
+        for _ in range(10):
+            assert (await submit(core, function(idempotency_key="k", input=1))).ids == first.ids
+        await many(core, 2)
+        with pytest.raises(LimitExceeded):
+            await many(core, 1)
+        again = await submit(core, function(idempotency_key="k", input=1))
+        assert (again.ids, again.created) == (first.ids, [False])
+        with pytest.raises(LimitExceeded):
+            await submit(core, function(idempotency_key="k", input=2))
+        with pytest.raises(LimitExceeded):
+            await submit(core, function(idempotency_key="k", input=1), function(idempotency_key="new"))
+        assert await stored(core) == 3
+
+
+async def test_a_request_that_is_refused_costs_nothing(dsn):
+    async with engine(dsn) as core:
+        await subscribe(core, rate_per_hour=1, burst=3)
+        await submit(core, function(idempotency_key="k", input=1))
+        for _ in range(5):
+            with pytest.raises(IdempotencyConflict):
+                await submit(core, function(idempotency_key="k", input=2))
+        await many(core, 2)
+
+
+async def test_the_tasks_of_a_list_wait_for_the_rate_and_a_list_above_the_burst_fails_its_task(dsn):
+    async with engine(dsn) as core:
+        await subscribe(core, rate_per_hour=2 * 3600, burst=4)
+        agent = await ScriptedAgent(core, cpus=8).join()
+        began = time.monotonic()
+        await submit(core, function(name="list"), function(name="work", for_each={"result_of": "list"}), tree="t")
+        await agent.succeed(*await agent.orders(), result=b"[1, 2, 3, 4]")
+        await agent.orders(4)
+        assert time.monotonic() - began > 0.9  # of the burst two were left
+        with pytest.raises(InvalidInput, match="more than the burst of 4"):
+            await submit(core, function(for_each=[1, 2, 3, 4, 5]))
+        await subscribe(core, max_waiting=3)
+        listed = await submit(core, function(name="list"), function(name="work", for_each={"result_of": "list"}), tree="t")
+        await agent.succeed(*await agent.orders(), result=b"[1, 2, 3, 4]")
+
+        async def failed() -> bool:
+            return await state_of(core, listed.ids[1]) == State.FAILED
+
+        await eventually(failed)

@@ -86,6 +86,8 @@ async def _promise(
     core: Core, tenant: int, drafts: Sequence[Draft], receipt: Receipt
 ) -> tuple[datetime.datetime | None, str | None]:
     """When they will probably have started, and a warning if that is too late (E7)."""
+    if True not in receipt.created:
+        return None, None
     now_us = core.clock.now_us()
     if receipt.state == State.LEASED:
         wait: float | None = 0.0

@@ -7,7 +7,6 @@ again request by request, so that one bad request never fails its neighbours. A 
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -23,7 +22,8 @@ from headway.control.express import Express
 from headway.control.fleet import Fleet
 from headway.control.identity import IdSource
 from headway.control.subtasks import Parent
-from headway.errors import HeadwayError, Unavailable
+from headway.domain.lifecycle import State
+from headway.errors import HeadwayError, InvalidInput, LimitExceeded, Unavailable
 from headway.logs import log
 from headway.store.database import GONE, Database
 from headway.store.queries import query
@@ -31,6 +31,7 @@ from headway.store.queries import query
 BATCH_TASKS = 1_500  # enough to amortise a commit; more would hold up everything else while its rows are made
 LANES = 2
 _FIND = query("read.exists")
+_EXISTING = query("key.existing")
 
 
 @dataclass
@@ -68,11 +69,19 @@ class Admission:
         weight = sum(draft.weight() for draft in drafts)
         if self._bytes and self._bytes + weight > self.queue_bytes:
             raise Unavailable("too many submissions are waiting for the database", retry_after=1.0)
-        allowance = await self.allowances.take(tenant, len(drafts))
+        if tenant in self.allowances.limited:
+            self._check_fans(tenant, drafts)
+        began = self.allowances.monotonic()
+        try:
+            allowance = await self.allowances.take(tenant, len(drafts))
+        except LimitExceeded:
+            if parent is None and tree is None and (known := await self._repeated(tenant, drafts)):
+                return Receipt(known, [False] * len(known), State.READY, 0)
+            raise
         done = asyncio.get_running_loop().create_future()
         request = Request(tenant, drafts, tree, done, strict, parent=parent, asked=drafts)
         if allowance is not None:
-            done.add_done_callback(functools.partial(_stored, allowance, len(drafts)))
+            done.add_done_callback(lambda _: self._stored(allowance, request, len(drafts), began))
         self._waiting.append(request)
         self._bytes += weight
         self._wake.set()
@@ -81,6 +90,35 @@ class Admission:
         finally:
             self._bytes -= weight
         return Receipt(request.ids, request.created, request.state, request.start_by_us, request.tree)
+
+    def _check_fans(self, tenant: int, drafts: Sequence[Draft]) -> None:
+        """A list that could never be carried out at once is refused now, not when its turn comes."""
+        for draft in drafts:
+            if draft.fan is not None and (why := self.allowances.never(tenant, draft.fan.count)):
+                raise InvalidInput(f"for_each: {why}", field="for_each", hint="split the list, or ask for a larger subscription")
+
+    async def _repeated(self, tenant: int, drafts: Sequence[Draft]) -> list[int] | None:
+        """The tasks that these drafts are repeats of, if all of them are: what is there already breaks no limit (A6)."""
+        keys = [draft.key for draft in drafts]
+        if None in keys:
+            return None
+        async with self.database.cold() as connection:
+            rows = {row["key"]: row for row in await connection.fetch(_EXISTING, [tenant] * len(keys), keys)}
+        if any(draft.key not in rows or rows[draft.key]["hash"] != draft.key_hash for draft in drafts):
+            return None
+        return [rows[key]["task"] for key in keys]
+
+    def _stored(self, allowance: Allowance, request: Request, count: int, began: float) -> None:
+        """Tell what became of a request that room was taken for. Only what was stored, or may have been, is paid for."""
+        allowance.stored(count)
+        if request.done.cancelled():
+            return
+        error = request.done.exception()
+        if error is None:
+            spent = request.created.count(True)
+        else:
+            spent = count if isinstance(error, Unavailable) or not isinstance(error, HeadwayError) else 0
+        allowance.took_for_nothing(count - spent, began, self.allowances.monotonic())
 
     async def run(self) -> None:
         """Commit batch after batch until cancelled, in two lanes: one is prepared while the other is being stored."""
@@ -154,10 +192,6 @@ class Admission:
         raise Unavailable(
             "the database went away while the tasks were being stored", hint="submit again with the same idempotency key"
         )
-
-
-def _stored(allowance: Allowance, count: int, _done: asyncio.Future[None]) -> None:
-    allowance.stored(count)
 
 
 def _fail(requests: list[Request], error: HeadwayError) -> None:

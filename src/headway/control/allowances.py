@@ -43,7 +43,9 @@ _held = msgspec.json.Decoder(dict[str, Held])
 class Allowance:
     """One tenant's, on this server."""
 
-    __slots__ = ("asking", "full_until", "in_flight", "seen", "slots", "subscription", "tokens", "until", "used", "used_at")
+    __slots__ = (
+        "asking", "full_until", "in_flight", "owed", "owed_at", "seen", "slots", "subscription", "tokens", "until", "used", "used_at",
+    )  # fmt: skip
 
     def __init__(self, subscription: Subscription) -> None:
         self.asking = asyncio.Lock()
@@ -54,6 +56,7 @@ class Allowance:
         self.used = 0  # since more was taken
         self.used_at = 0.0
         self.in_flight = 0  # accepted, not stored yet
+        self.owed, self.owed_at = 0.0, 0.0  # tokens taken for nothing, and when
         self.forget()
 
     def forget(self) -> None:
@@ -91,11 +94,22 @@ class Allowance:
         """Tasks that were taken room for are in the database now, or never will be."""
         self.in_flight -= count
 
+    def took_for_nothing(self, count: int, taken_at: float, now: float) -> None:
+        """So many of the tasks that tokens were taken for were not new: a repeat of a request costs nothing (A6)."""
+        if (limit := self.limit) is not None and count > 0:
+            self.owed = self.owes(now) + rate_limit.still_owed(count, limit, now - taken_at)
+            self.owed_at = now
+
+    def owes(self, now: float) -> float:
+        limit = self.limit
+        return rate_limit.still_owed(self.owed, limit, now - self.owed_at) if limit is not None and self.owed else 0.0
+
     def take_away(self, now: float) -> _Had:
         """What is at hand, so that nobody spends it while the database is asked."""
         lately = self.used if now - self.used_at < IDLE_S else 0
-        had = _Had(self.tokens, self.slots, lately) if now < self.until else _Had(0.0, 0, lately)
-        self.tokens, self.slots = 0.0, 0
+        owed = self.owes(now)
+        had = _Had(self.tokens, self.slots, lately, owed) if now < self.until else _Had(0.0, 0, lately, owed)
+        self.tokens, self.slots, self.owed = 0.0, 0, 0.0
         return had
 
     def left(self, now: float, *, at_least: bool = False) -> float:
@@ -105,13 +119,14 @@ class Allowance:
         if limit is None or tokens == math.inf:
             return 0.0 if limit is None else limit.burst
         flowed = (now - (answered if at_least else asked)) * limit.per_s
-        return min(limit.burst, tokens + flowed + (self.tokens if now < self.until else 0.0))
+        return min(limit.burst, tokens + flowed + self.owes(now) + (self.tokens if now < self.until else 0.0))
 
 
 class _Had(NamedTuple):
     tokens: float
     slots: int
     lately: int  # used since the last lease: about as much is taken in advance
+    owed: float
 
 
 class _Answer(NamedTuple):
@@ -162,6 +177,15 @@ class Allowances:
         allowance.spend(count, now)
         return allowance
 
+    def never(self, tenant: int, count: int) -> str | None:
+        """Why the tenant's subscription can never allow so many tasks at once, or None."""
+        subscription = self.tenants.get(tenant)
+        if subscription.rate_per_hour is not None and count > subscription.burst_size:
+            return f"{count} tasks are more than the burst of {subscription.burst_size} of your subscription"
+        if subscription.max_waiting is not None and count > subscription.max_waiting:
+            return f"{count} tasks are more than the {subscription.max_waiting} that may wait in your subscription"
+        return None
+
     async def _ask(self, tenant: int, allowance: Allowance, count: int, now: float) -> None:
         _refuse_at_once(allowance, count, now)
         had = allowance.take_away(now)
@@ -172,6 +196,7 @@ class Allowances:
             raise
         if answer.short:
             allowance.tokens, allowance.slots = had.tokens, had.slots
+            allowance.owed, allowance.owed_at = had.owed, now
             pause = max(REMEMBERED_S, 20 * answer.counting_s)  # counting takes at most a twentieth of the time
             allowance.full_until = (now + pause, count)
             raise _too_many(allowance, count)
@@ -203,7 +228,7 @@ class Allowances:
         else:
             leased = rate_limit.lease(
                 bucket, limit, server=self.server, keeps=had.tokens, needs=count,
-                wishes=min(had.lately, limit.burst / 4), now=now, lasts=LASTS_S,
+                wishes=min(had.lately, limit.burst / 4), now=now, lasts=LASTS_S, owed=had.owed,
             )  # fmt: skip
         if leased.wait > 0:
             slots = 0
@@ -248,7 +273,9 @@ class Allowances:
         async def work(connection: Connection) -> None:
             row = await connection.fetchrow(_LOCK, tenant)
             bucket = Bucket(row["tokens"], row["at"], _held.decode(row["held"]))
-            bucket = rate_limit.give_back(bucket, limit, server=self.server, keeps=had.tokens, now=row["now"], lasts=LASTS_S)
+            bucket = rate_limit.give_back(
+                bucket, limit, server=self.server, keeps=had.tokens, now=row["now"], lasts=LASTS_S, owed=had.owed
+            )
             await _keep(connection, tenant, bucket)
 
         await self.database.transact(work)

@@ -187,7 +187,7 @@ class Core:
         """What happens because time passes."""
         database, bus, clock, settings, holder = self.database, self.bus, self.clock, self.settings, self.holder
         self.bounded_waiting = BoundedWaiting(database, self.leader, bus)
-        self.timekeeper = Timekeeper(database, self.leader, bus, Expander(self.definitions, self.ids, clock))
+        self.timekeeper = Timekeeper(database, self.leader, bus, Expander(self.definitions, self.ids, clock, self.allowances))
         self.starter = Starter(self.drafts, self.definitions, self.ids, clock, bus)
         self.firing = Firing(database, self.leader, self.starter, self.actions, self.allowances)
         sampler = Sampler(database, self.leader, self.definitions)

@@ -3,16 +3,21 @@
 It is a durable follow-up of the finish that made it due, taken up by the timekeeper. The mark is taken away in the transaction
 that stores the tasks, so whoever dies in between, there is one of each; and the row of the task is locked, so that a cancel
 comes before or after, never in the middle.
+
+What a list makes is submitted like everything else: it takes tokens and room from the tenant's subscription (A3 E6), and waits for
+them; a list that could never have them fails its task.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from headway.control import bounded_waiting
+from headway.control.allowances import Allowance, Allowances
 from headway.control.batch import copy_edges, copy_tasks
 from headway.control.clock import Clock
 from headway.control.definitions import Definitions, Interned
@@ -23,13 +28,15 @@ from headway.domain import fanout
 from headway.domain.checks import NAME_LIMIT
 from headway.domain.lifecycle import State
 from headway.domain.task import Definition, When
-from headway.errors import InvalidInput
+from headway.errors import Forbidden, InvalidInput, LimitExceeded
+from headway.logs import log
 from headway.store import copy
 from headway.store.database import Connection
 from headway.store.queries import query
 from headway.wire.exchange import ErrorInfo
 
 MOST_RESULTS = 4 * 2**20  # bytes: as much as one task may result in
+SUSPENDED_S = 30.0  # the longest until a list that had to wait is looked at again
 _NEXT = query("fanout.next")
 _LOCK = query("fanout.lock")
 _SETTLED = query("fanout.settled")
@@ -46,10 +53,25 @@ class Expander:
     definitions: Definitions
     ids: IdSource
     clock: Clock
+    allowances: Allowances
+    _taken: list[tuple[Allowance, int]] = field(default_factory=list)
+    _later: dict[int, float] = field(default_factory=dict)  # tasks whose tenant is at its limit, until when
+
+    def stored(self) -> None:
+        """What was expanded since the last call is in the database now, or never will be."""
+        for allowance, count in self._taken:
+            allowance.stored(count)
+        self._taken.clear()
+
+    def next_look_s(self) -> float:
+        """Seconds until a list that had to wait is looked at again."""
+        return max(0.0, min(self._later.values(), default=math.inf) - self.allowances.monotonic())
 
     async def next(self, connection: Connection) -> Effects | None:
         """Expand or gather one that is due, in the caller's transaction; None when there is none."""
-        fan = await connection.fetchrow(_NEXT)
+        now = self.allowances.monotonic()
+        self._later = {task: until for task, until in self._later.items() if until > now}
+        fan = await connection.fetchrow(_NEXT, list(self._later))
         if fan is None:
             return None
         effects = Effects()
@@ -66,6 +88,8 @@ class Expander:
         template = (await self.definitions.load([task["definition"]]))[task["definition"]]
         try:
             items = await self._items(connection, fan)
+            if not await self._is_allowed(task, len(items)):
+                return
             kinds = await self._kinds(task["tenant"], template, items)
             inputs = [fanout.input_of(task["input"], item, index) for index, item in enumerate(items)]
         except InvalidInput as error:
@@ -84,6 +108,21 @@ class Expander:
         if task["tree"] is not None:
             effects.levels.add(task["tree"], task["level"], len(ids))
         await settle(connection, [], effects)
+
+    async def _is_allowed(self, task: Any, count: int) -> bool:
+        """Take tokens and room for its tasks; when there are none now, it is looked at again later."""
+        if why := self.allowances.never(task["tenant"], count):
+            raise InvalidInput(f"for_each: {why}", field="for_each")
+        try:
+            allowance = await self.allowances.take(task["tenant"], count)
+        except (LimitExceeded, Forbidden) as error:
+            wait = error.retry_after if isinstance(error, LimitExceeded) else SUSPENDED_S
+            self._later[task["id"]] = self.allowances.monotonic() + min(max(wait, 0.1), SUSPENDED_S)
+            log("for_each.waits", task=task["id"], tasks=count, error=error.detail)
+            return False
+        if allowance is not None:
+            self._taken.append((allowance, count))
+        return True
 
     async def _items(self, connection: Connection, fan: Any) -> list[Any]:
         if fan["source"] is None:

@@ -30,21 +30,25 @@ class Timekeeper:
         if look["deferred"] and await self._release_deferred():
             return 0.0
         next_due: float | None = look["next_due"]
+        longest = min(LOOK_S, self.expander.next_look_s())
         if next_due is None:
-            return LOOK_S
+            return longest
         if next_due > 0:
-            return min(max(next_due, 0.001), LOOK_S)
+            return min(max(next_due, 0.001), longest)
         async with self.database.hot() as connection:
             due = await connection.fetch(_COME_DUE, self.leader.epoch("timekeeper"), BATCH)
         self.bus.ready(by_group((r["tenant"], r["shape"], (r["start_by"], r["cap_ms"], r["id"])) for r in due))
-        return 0.0 if due else LOOK_S
+        return 0.0 if due else longest
 
     async def _release_deferred(self) -> bool:
         async def work(connection: Connection) -> Effects | None:
             await self.leader.fence(connection, "timekeeper")
             return await settle_deferred(connection) or await self.expander.next(connection)
 
-        effects = await self.database.transact(work)
+        try:
+            effects = await self.database.transact(work)
+        finally:
+            self.expander.stored()
         if effects is not None:
             tell(self.bus, effects)
         return effects is not None

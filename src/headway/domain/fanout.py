@@ -33,6 +33,7 @@ class Fan(msgspec.Struct, frozen=True):
 
     items: bytes | None = None
     source: str | int | None = None
+    count: int = 0  # of the items, as far as they are known
 
 
 ForEach = list[Any] | ResultOf
@@ -49,7 +50,7 @@ def fan_of(asked: ForEach, command: list[str] | str | None) -> Fan:
     if isinstance(asked, ResultOf):
         return Fan(source=asked.result_of)
     check_count(len(asked))
-    return Fan(items=msgspec.json.encode(asked))
+    return Fan(items=msgspec.json.encode(asked), count=len(asked))
 
 
 def check_count(count: int) -> None:

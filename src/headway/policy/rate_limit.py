@@ -4,6 +4,9 @@ What servers hold still counts as being in the bucket: tokens left + tokens held
 spent in any window of time was either there at its beginning (at most the burst) or flowed in since (the rate times its length),
 however many servers spend, and however late they say what they spent. A server that dies takes what it held with it: that room
 is only filled again at the rate.
+
+Tokens that were taken for tasks which then turned out not to be new go back too, less what has flowed in since they were taken: the
+bucket is then as full as if they had never been taken.
 """
 
 from __future__ import annotations
@@ -62,13 +65,14 @@ def filled(bucket: Bucket, limit: Limit, *, now: float, lasts: float) -> Bucket:
 
 
 def lease(
-    bucket: Bucket, limit: Limit, *, server: str, keeps: float, needs: float, wishes: float, now: float, lasts: float
+    bucket: Bucket, limit: Limit, *, server: str, keeps: float, needs: float, wishes: float, now: float, lasts: float, owed: float = 0.0
 ) -> Leased:
-    """`server` has `keeps` unspent, spends `needs` now, and would like to keep `wishes` for later: all of its need, or nothing."""
-    bucket = filled(bucket, limit, now=now, lasts=lasts)
+    """`server` has `keeps` unspent, spends `needs` now, and would like to keep `wishes` for later: all of its need, or nothing.
+
+    It is owed what it took for nothing.
+    """
+    bucket, keeps = _told(bucket, limit, server=server, keeps=keeps, owed=owed, now=now, lasts=lasts)
     held = dict(bucket.held)
-    before = held.pop(server, None)
-    keeps = max(0.0, min(keeps, before.tokens if before is not None else 0.0))
     missing = needs - keeps
     if missing > bucket.tokens:
         granted, holds, wait = 0.0, keeps, (missing - bucket.tokens) / limit.per_s
@@ -80,10 +84,26 @@ def lease(
     return Leased(Bucket(bucket.tokens - granted, now, held), holds, wait)
 
 
-def give_back(bucket: Bucket, limit: Limit, *, server: str, keeps: float, now: float, lasts: float) -> Bucket:
+def give_back(
+    bucket: Bucket, limit: Limit, *, server: str, keeps: float, now: float, lasts: float, owed: float = 0.0
+) -> Bucket:
     """`server` returns what it did not spend."""
+    bucket, returned = _told(bucket, limit, server=server, keeps=keeps, owed=owed, now=now, lasts=lasts)
+    return Bucket(bucket.tokens + returned, now, bucket.held)
+
+
+def still_owed(owed: float, limit: Limit, passed: float) -> float:
+    """What a server is owed, so many seconds later: what flowed into the bucket meanwhile is not owed any more."""
+    return max(0.0, owed - passed * limit.per_s)
+
+
+def _told(
+    bucket: Bucket, limit: Limit, *, server: str, keeps: float, owed: float, now: float, lasts: float
+) -> tuple[Bucket, float]:
+    """The bucket at `now` without what `server` holds, which is the second value, and with what it is owed."""
     bucket = filled(bucket, limit, now=now, lasts=lasts)
     held = dict(bucket.held)
     before = held.pop(server, None)
-    returned = max(0.0, min(keeps, before.tokens if before is not None else 0.0))
-    return Bucket(bucket.tokens + returned, now, held)
+    keeps = max(0.0, min(keeps, before.tokens if before is not None else 0.0))
+    room = limit.burst - sum(there.tokens for there in held.values()) - keeps
+    return Bucket(max(bucket.tokens, min(bucket.tokens + owed, room)), now, held), keeps

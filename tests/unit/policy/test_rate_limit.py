@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.policy.quota import room
-from headway.policy.rate_limit import Bucket, Held, Limit, filled, give_back, lease
+from headway.policy.rate_limit import Bucket, Held, Limit, filled, give_back, lease, still_owed
 
 LASTS = 10.0
 
@@ -20,6 +20,8 @@ class Server:
     name: str
     tokens: float = 0.0
     until: float = 0.0
+    owed: float = 0.0
+    owed_at: float = 0.0
 
 
 @dataclass
@@ -31,6 +33,21 @@ class World:
     spent: list[tuple[float, int]] = field(default_factory=list)
 
     def submit(self, server: Server, count: int, wishes: float) -> None:
+        if self.take(server, count, wishes):
+            self.spent.append((self.now, count))
+
+    def repeat(self, server: Server, count: int, takes: float) -> None:
+        """Tokens are taken, and some time later it turns out that the tasks were there already."""
+        if self.take(server, count, wishes=count):
+            began = self.now
+            self.now += takes
+            server.owed = self.owes(server) + still_owed(count, self.limit, self.now - began)
+            server.owed_at = self.now
+
+    def owes(self, server: Server) -> float:
+        return still_owed(server.owed, self.limit, self.now - server.owed_at)
+
+    def take(self, server: Server, count: int, wishes: float) -> bool:
         if self.now >= server.until:
             server.tokens = 0.0
         if server.tokens < count:
@@ -43,23 +60,27 @@ class World:
                 wishes=wishes,
                 now=self.now,
                 lasts=LASTS,
+                owed=self.owes(server),
             )
-            self.bucket, server.tokens = answer.bucket, answer.holds
+            self.bucket, server.tokens, server.owed = answer.bucket, answer.holds, 0.0
             if answer.wait > 0:
-                return
+                return False
             server.until = self.now + LASTS / 2
         else:
             server.tokens -= count
-        self.spent.append((self.now, count))
+        return True
 
     def leave_some(self, server: Server) -> None:
         if self.now < server.until:
-            self.bucket = give_back(self.bucket, self.limit, server=server.name, keeps=server.tokens, now=self.now, lasts=LASTS)
+            owed, server.owed = self.owes(server), 0.0
+            self.bucket = give_back(
+                self.bucket, self.limit, server=server.name, keeps=server.tokens, now=self.now, lasts=LASTS, owed=owed
+            )
         server.tokens, server.until = 0.0, 0.0
 
     def die(self, server: Server) -> None:
         server.name += "'"  # another boot, which holds nothing
-        server.tokens, server.until = 0.0, 0.0
+        server.tokens, server.until, server.owed = 0.0, 0.0, 0.0
 
     def worst_excess(self) -> float:
         """The most that any window spent above rate x its length + burst."""
@@ -74,7 +95,7 @@ class World:
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["submit", "submit", "submit", "submit", "wait", "give back", "die"]),
+        st.sampled_from(["submit", "submit", "submit", "submit", "repeat", "wait", "give back", "die"]),
         st.integers(0, 3),
         st.integers(1, 8),
         st.floats(0, 12),
@@ -91,6 +112,8 @@ def test_no_window_sees_more_than_rate_times_time_plus_burst(per_s, burst, begin
         server = world.servers[which]
         if what == "submit":
             world.submit(server, count, wishes=amount)
+        elif what == "repeat":
+            world.repeat(server, count, takes=amount / 100)
         elif what == "wait":
             world.now += amount
         elif what == "give back":
@@ -110,6 +133,15 @@ def test_who_waits_as_long_as_told_is_served(per_s, burst, count):
     assert first.wait > 0
     again = lease(first.bucket, limit, server="a", keeps=0, needs=count, wishes=0, now=first.wait + 1e-6, lasts=LASTS)
     assert again.wait == 0
+
+
+def test_what_was_taken_for_nothing_goes_back_and_never_fills_the_bucket_above_the_burst():
+    limit = Limit(1.0, 10)
+    taken = lease(Bucket(10.0, 0.0), limit, server="a", keeps=0, needs=4, wishes=0, now=0.0, lasts=LASTS)
+    again = lease(taken.bucket, limit, server="a", keeps=0, needs=1, wishes=0, now=0.0, lasts=LASTS, owed=4)
+    assert again.bucket.tokens == 9.0
+    late = lease(taken.bucket, limit, server="a", keeps=0, needs=1, wishes=0, now=9.0, lasts=LASTS, owed=still_owed(4, limit, 9.0))
+    assert late.bucket.tokens == 9.0
 
 
 def test_need_is_all_or_nothing_and_a_refusal_takes_nothing():

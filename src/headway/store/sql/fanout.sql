@@ -9,8 +9,8 @@ from unnest($1::bigint[], $2::bigint[], $3::bytea[]) as f (task, source, items) 
 update fanout set due = true where task = any ($1::bigint[]);
 
 -- name: next
--- One that is due and that nobody else works on.
-select task, source, first, last, count, items from fanout where due order by task limit 1 for update skip locked;
+-- One that is due and that nobody else works on, but none of $1.
+select task, source, first, last, count, items from fanout where due and task <> all ($1::bigint[]) order by task limit 1 for update skip locked;
 
 -- name: lock
 -- The task that stands for many, if it still waits for nothing but this.
