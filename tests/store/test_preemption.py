@@ -73,6 +73,17 @@ async def test_a_long_task_is_frozen_for_an_urgent_one_and_goes_on_after_it(dsn:
         assert kinds == ["task.preempted", "task.paused", "task.resumed", "task.succeeded"]
 
 
+async def test_the_order_comes_together_with_the_word_to_stop_for_it(dsn: str) -> None:
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        long = await begin(core, agent, **LONG)
+        [urgent] = (await submit(core, function(**URGENT))).ids
+        orders, controls = await next_of(agent)
+        if not orders:  # a control may come first; an order without room would be given back, and nobody stops twice in a row
+            orders, _ = await next_of(agent)
+        assert ([order.id for order in orders], [control.id for control in controls]) == ([urgent], [long.id])
+
+
 async def test_without_memory_beside_it_the_long_task_is_queued_again_and_uses_no_attempt(dsn: str) -> None:
     async with engine(dsn) as core:
         agent = await ScriptedAgent(core).join()

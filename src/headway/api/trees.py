@@ -40,6 +40,7 @@ async def submit_tree(request: Http) -> Response[bytes]:
     check_name(spec.name)
     strict = check_levels(spec.levels)
     drafts = await core.drafts.many(caller.tenant, spec.tasks)
+    await core.promises.check(caller.tenant, [draft for draft in drafts if not draft.edges])  # the rest begins when those have ended
     receipt = await core.admission.submit(caller.tenant, drafts, tree=spec.name, strict=strict)
     accepted = AcceptedMany([str(i) for i in receipt.ids], len(receipt.ids), str(receipt.tree))
     return answer(accepted, 201, rate_headers_of(core, caller.tenant))

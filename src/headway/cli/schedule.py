@@ -130,14 +130,7 @@ def ls(terminal: Terminal) -> None:
     from headway.wire.views.schedules import SchedulePage
 
     async def ask(server: Server) -> None:
-        found: list[ScheduleView] = []
-        cursor: str | None = None
-        while True:
-            page = await server.get("/v1/schedules", SchedulePage, limit=1000, cursor=cursor)
-            found += page.schedules
-            cursor = page.next
-            if cursor is None:
-                break
+        found = [one for page in await server.pages("/v1/schedules", SchedulePage) for one in page.schedules]
         terminal.answer(found, ids=[one.name for one in found], table=lambda: _list(found))
 
     talk(terminal, ask)

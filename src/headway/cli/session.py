@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -22,8 +22,14 @@ from headway.errors import InvalidInput, Unavailable
 from headway.wire.http import Http, NotSent, Response
 
 T = TypeVar("T")
+P = TypeVar("P", bound="Paged")
+PAGE = 1000
 PATIENCE_S = 30.0  # of a task whose server is away
 PAUSE_S = 0.3
+
+
+class Paged(Protocol):
+    next: str | None
 
 
 class Server:
@@ -45,6 +51,13 @@ class Server:
 
     async def get(self, path: str, kind: type[T], *, timeout: float | None = 30.0, **query: Any) -> T:
         return await self.send("GET", with_query(path, query), kind, timeout=timeout)
+
+    async def pages(self, path: str, kind: type[P]) -> list[P]:
+        """Every page of a list that has a cursor."""
+        found = [await self.get(path, kind, limit=PAGE)]
+        while found[-1].next is not None:
+            found.append(await self.get(path, kind, limit=PAGE, cursor=found[-1].next))
+        return found
 
     async def post(self, path: str, kind: type[T], body: Any = None, *, timeout: float | None = 30.0) -> T:
         content = b"" if body is None else msgspec.json.encode(body)

@@ -76,6 +76,7 @@ def submit(
         ids = [one.name for one in kept] + [one for answer in answers for one in ids_of(answer)]
         value = [*kept, *answers]
         lines = [*(applied_line(one) for one in kept), *(_for_people(answer) for answer in answers)]
+        tell([answer.warning for answer in answers if answer.warning])
         terminal.answer(value[0] if len(value) == 1 else value, ids=ids, table=lambda: "\n".join(lines))
 
     talk(terminal, ask)
@@ -93,7 +94,11 @@ def _for_people(answer: Accepted | AcceptedMany) -> str:
 
 def note(work: Work) -> None:
     """Tell people what the file says and has no effect."""
-    for warning in work.notes:
+    tell(work.notes)
+
+
+def tell(warnings: list[str]) -> None:
+    for warning in warnings:
         print(f"headway: note: {warning}", file=sys.stderr)
 
 

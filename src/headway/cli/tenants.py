@@ -86,12 +86,7 @@ def tenant_ls(terminal: Terminal) -> None:
     from headway.wire.views.tenants import TenantPage
 
     async def look(server: Server) -> None:
-        found, cursor = [], None
-        while True:
-            page = await server.get("/v1/tenants", TenantPage, limit=1000, cursor=cursor)
-            found += page.tenants
-            if (cursor := page.next) is None:
-                break
+        found = [one for page in await server.pages("/v1/tenants", TenantPage) for one in page.tenants]
         terminal.answer(found, ids=[one.name for one in found], table=lambda: _tenants(found))
 
     talk(terminal, look)
@@ -141,12 +136,7 @@ def key_ls(terminal: Terminal) -> None:
     from headway.wire.views.tenants import KeyPage
 
     async def look(server: Server) -> None:
-        found, cursor = [], None
-        while True:
-            page = await server.get("/v1/keys", KeyPage, limit=1000, cursor=cursor)
-            found += page.keys
-            if (cursor := page.next) is None:
-                break
+        found = [one for page in await server.pages("/v1/keys", KeyPage) for one in page.keys]
         terminal.answer(found, ids=[str(one.id) for one in found], table=lambda: _keys(found))
 
     talk(terminal, look)

@@ -231,19 +231,24 @@ class Exchanges:
             return
         async with self.database.hot() as connection:
             rows = await connection.fetch(_ORDERS, node)
+            controls = await connection.fetch(_CONTROLS, node)
+        session.control([_control(row) for row in controls])
         session.offer(_order(row) for row in rows)
-        await self.load_controls(session)
 
     async def load_controls(self, session: Session) -> None:
         """What the node has yet to do to attempts it holds."""
         async with self.database.hot() as connection:
             rows = await connection.fetch(_CONTROLS, session.node)
-        session.control([Control(r["number"], r["task"], r["attempt"], r["word"], r["argument"]) for r in rows])
+        session.control([_control(row) for row in rows])
 
     def _steer(self, nodes: list[int]) -> None:
         for node in nodes:
             if (session := self.sessions.by_node.get(node)) is not None:
                 telemetry.background(self.load_controls(session))
+
+
+def _control(row: Any) -> Control:
+    return Control(row["number"], row["task"], row["attempt"], row["word"], row["argument"])
 
 
 def _order(row: Any) -> Order:

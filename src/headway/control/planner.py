@@ -386,6 +386,16 @@ class Planner:
         self.dispatch(rows, sessions)
         return len(rows)
 
+    def dispatch_with_controls(self, node: int) -> None:
+        """A task was leased to a node where others stop for it: order and controls go out together.
+
+        An order that comes alone finds no room there, and is given back after a second.
+        """
+        self.bus.control([node])
+        self.sessions.look_up(node)
+        if not self.sessions.is_here(node):
+            self.tell_elsewhere([node])
+
     def dispatch(self, leased: list[Any], sessions: dict[int, Session]) -> None:
         """Leased rows become orders for their nodes."""
         orders: dict[int, list[Order]] = {}

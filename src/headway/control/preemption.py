@@ -152,7 +152,6 @@ class Preemption:
         """Tell the victims to stop and lease the late task to their node; False when something has changed meanwhile."""
         victims = sorted(choice.victims)
         effects = Effects()
-        sessions = self.planner.talking()
 
         async def work(connection: Connection) -> Any:
             effects.clear()
@@ -178,13 +177,12 @@ class Preemption:
             return False
         self._lent.add(choice.late)
         telemetry.preempted([mode.value for mode in choice.victims.values()])
-        self._told(lent, waiting, choice.node, sessions)
+        self._told(waiting, choice.node)
         tell(self.bus, effects)
         return True
 
-    def _told(self, lent: Any, waiting: Waiting, node: int, sessions: Any) -> None:
-        self.bus.control([node])
-        self.planner.dispatch([lent], sessions)
+    def _told(self, waiting: Waiting, node: int) -> None:
+        self.planner.dispatch_with_controls(node)
         self.planner.given(waiting.group, waiting.key, node)
 
     # Giving it back
@@ -234,8 +232,6 @@ class Preemption:
         return None
 
     async def _lend_again(self, beneficiary: int, waiting: Waiting, node: int) -> bool:
-        sessions = self.planner.talking()
-
         async def work(connection: Connection) -> Any:
             await self.leader.fence(connection, "planner")
             lent = await connection.fetchrow(_LEND, waiting.late.id, node, waiting.group[1])
@@ -247,7 +243,7 @@ class Preemption:
         if lent is None:
             return False
         self._lent.add(waiting.late.id)
-        self._told(lent, waiting, node, sessions)
+        self._told(waiting, node)
         return True
 
     async def _resume(self, owners: list[Any]) -> None:

@@ -55,7 +55,7 @@ class Promises:
             raise CannotPromise(
                 f"it would start in about {duration_text(wait)}, and tolerates {duration_text(tolerance_s)}",
                 retry_after=wait - tolerance_s,
-                hint="try again later, raise delay_tolerance, or say `on_late: warn`; nothing was stored",
+                hint="raise delay_tolerance, or say `on_late: warn`; nothing was stored",
             )
 
     def stored(self, tenant: int, tasks: int) -> None:
