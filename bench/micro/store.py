@@ -11,15 +11,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import datetime
-import os
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
+import throwaway
+
 from headway.domain import identity
-from headway.embedded.postgres import Postgres
 from headway.store import copy, partitions
 from headway.store.database import Database
 from headway.store.migrate import migrate
@@ -108,14 +106,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=500)
     parser.add_argument("--tenants", type=int, default=100)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="headway-micro-") as folder:
-        os.chmod(folder, 0o755)  # the database may run as another user
-        server = Postgres(Path(folder) / "data")
-        dsn = server.start()
-        try:
-            asyncio.run(measure(dsn, options))
-        finally:
-            server.stop()
+    with throwaway.database() as dsn:
+        asyncio.run(measure(dsn, options))
 
 
 if __name__ == "__main__":

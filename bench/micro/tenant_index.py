@@ -10,16 +10,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import datetime
-import os
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
+import throwaway
 from store import SETUP, STEPS
 
 from headway.domain import identity
-from headway.embedded.postgres import Postgres
 from headway.store import partitions
 from headway.store.database import Database
 from headway.store.listing import Filter, page
@@ -92,14 +89,8 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=60_000)
     parser.add_argument("--history", type=int, default=400_000)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="headway-micro-") as folder:
-        os.chmod(folder, 0o755)  # the database may run as another user
-        server = Postgres(Path(folder) / "data")
-        dsn = server.start()
-        try:
-            asyncio.run(measure(dsn, options))
-        finally:
-            server.stop()
+    with throwaway.database() as dsn:
+        asyncio.run(measure(dsn, options))
 
 
 if __name__ == "__main__":
