@@ -120,6 +120,20 @@ class Supervisor:
         self.places = Places(setup.work_dir, setup.instance, terms, ports=setup.capacity[-1])
         self.door = Door(self.loop, terms)
         self.places.opened = self.door.open
+        self._make_parts(terms)
+        self.quitting = False
+        self._tick_at = self._restart_at = self._ship_at = self._reap_at = 0.0
+        self._ended_children = False
+        self._taken: Take | None = None
+        self._stimuli: deque[Stimulus] = deque()
+        self._doing = False
+        self._handlers, self._hands = self._heard(), self._done()
+        self.channel: Channel | None = None
+        self._connect(channel)
+
+    def _make_parts(self, terms: Terms) -> None:
+        """Those who do what the machine decides."""
+        setup = self.setup
         env = clean_environment(os.environ, setup.instance)
         build_env = env | {name: os.environ[name] for name in BUILD_ENVIRONMENT if name in os.environ}
         engine = engine_words(terms.container_engine)
@@ -143,13 +157,10 @@ class Supervisor:
             self.executables, self.carriers, self.outbox, lambda finished: self.handle(ProcessEnded(finished, boottime()))
         )
         self.freezer = Freezer()
-        self.quitting = False
-        self._tick_at = self._restart_at = self._ship_at = self._reap_at = 0.0
-        self._ended_children = False
-        self._taken: Take | None = None
-        self._stimuli: deque[Stimulus] = deque()
-        self._doing = False
-        self._handlers: dict[type, Callable[[Any], None]] = {
+
+    def _heard(self) -> dict[type, Callable[[Any], None]]:
+        """What the exchange side says, and who hears it."""
+        return {
             Ask: self._ask,
             Lease: self._lease,
             Answer: self._answer,
@@ -159,7 +170,10 @@ class Supervisor:
             EndAll: lambda message: self.handle(EndAllAsked(message.grace_s, boottime())),
             Quit: lambda message: self._quit(),
         }
-        self._hands: dict[type, Callable[[Any], None]] = {
+
+    def _done(self) -> dict[type, Callable[[Any], None]]:
+        """What the machine decides, and who does it."""
+        return {
             Take: self._take,
             EndProcess: lambda i: self.resuming.end(i.id, force=i.force),
             Freeze: lambda i: self.freezer.freeze(*self._tree_of(i)),
@@ -178,8 +192,6 @@ class Supervisor:
             TellNotices: lambda i: self.outbox.add("notices", i.notices),
             TellAgain: lambda i: self.outbox.tell_again(i.refs, wall_ms()),
         }
-        self.channel: Channel | None = None
-        self._connect(channel)
 
     # --- the loop
 
