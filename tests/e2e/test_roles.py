@@ -275,6 +275,8 @@ async def test_metrics_carry_the_prefix_and_no_ids(dsn, tmp_path):
         assert {"headway_queue_depth", "headway_dlq_size", "headway_leader", "headway_tasks_submitted"} <= set(families)
         assert [name for name in families if not name.startswith("headway_")] == []
         assert families["headway_dlq_size"].samples[0].value == 1
+        shares = families.pop("headway_fair_share_dominant")  # the one with names of tenants: of the largest few
+        assert {name for sample in shares.samples for name in sample.labels} <= {"tenant"}
         labels = [item for family in families.values() for sample in family.samples for item in sample.labels.items()]
         assert {name for name, _ in labels} <= {"state", "queue", "reason", "duty", "resource", "le"}
         words = {value for name, value in labels if name != "le"}

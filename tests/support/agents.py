@@ -77,7 +77,7 @@ def running_agent(folder: Path, url: str, **settings: Any) -> Iterator[AgentProc
         agent.clean_up()
 
 
-def until(condition: Callable[[], T | None], timeout: float = 60.0) -> T:
+def until(condition: Callable[[], T | None], timeout: float = 120.0) -> T:
     """Wait for something outside Python to become true; returns it."""
     deadline = time.monotonic() + timeout
     while not (found := condition()):

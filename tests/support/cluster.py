@@ -38,7 +38,7 @@ TOKEN, AGENT_TOKEN = "hw_admin_faults", "hw_agent_faults"
 # Not shorter: a shared machine may stand still for a second, and that is a reason to fence, not a defect.
 LIVENESS = {"HEARTBEAT_S": "0.3", "FENCE_S": "2.5", "LOST_S": "4.2", "DUTY_LEASE_S": "4", "HOLD_S": "30"}
 # A machine that is busy may be late: nothing waits this long unless something is wrong.
-PATIENCE_S = 90.0
+PATIENCE_S = 180.0
 
 
 class Process:

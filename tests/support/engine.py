@@ -70,7 +70,7 @@ class ScriptedAgent:
         self.sequence += 1
         return await self.core.exchanges.exchange(self.id, Exchange(self.boot, self.sequence, **fields))
 
-    async def orders(self, count: int = 1, *, seconds: float = 60.0) -> list[Order]:
+    async def orders(self, count: int = 1, *, seconds: float = 120.0) -> list[Order]:
         """Poll, acknowledging what came, until `count` orders arrived."""
         got: list[Order] = []
         received: list[tuple[int, int]] = []
@@ -103,7 +103,7 @@ async def state_of(core: Core, task: int) -> int | None:
     return state
 
 
-async def eventually(check: Any, *, seconds: float = 60.0) -> Any:
+async def eventually(check: Any, *, seconds: float = 120.0) -> Any:
     """Wait until an async check gives something true."""
     async with asyncio.timeout(seconds):
         while not (value := await check()):

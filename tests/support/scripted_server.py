@@ -115,7 +115,7 @@ class ScriptedServer:
         self.wait(lambda: any(notice.number == number for notice in self.notices))
         return next(notice.kind for notice in self.notices if notice.number == number)
 
-    def wait(self, condition: Callable[[], object], timeout: float = 60.0) -> None:
+    def wait(self, condition: Callable[[], object], timeout: float = 120.0) -> None:
         with self._changed:
             assert self._changed.wait_for(lambda: bool(condition()), timeout), "it did not happen in time"
 

@@ -17,7 +17,7 @@ import asyncpg
 from headway.embedded import postmaster
 
 # A busy machine may stand still for seconds: that is a reason to fence, not a defect, and no test waits for it in vain.
-LIVENESS = {"HEADWAY_FENCE_S": "10", "HEADWAY_LOST_S": "12"}
+LIVENESS = {"HEADWAY_FENCE_S": "20", "HEADWAY_LOST_S": "25"}
 COMMAND = [sys.executable, "-m", "headway.cli.main"]
 
 
