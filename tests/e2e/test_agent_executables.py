@@ -142,7 +142,7 @@ def test_progress_lines_become_progress(server: ScriptedServer) -> None:
 @pytest.mark.usefixtures("agent")
 def test_a_program_that_ignores_the_warning_at_its_cap_is_killed_with_its_children(server: ScriptedServer, tmp_path: Path) -> None:
     text = f"trap '' TERM; (trap '' TERM; echo $$ > {tmp_path}/never; sleep 600) & echo $! > {tmp_path}/child; wait; sleep 600"
-    ref = server.order(server.define(command=shell(text), cap_ms=300))
+    ref = server.order(server.define(command=shell(text), cap_ms=3000))
     child = pid_in(tmp_path / "child")
     server.wait(lambda: ref in server.finished)
     assert server.outcome(ref) is Outcome.CAP_EXCEEDED

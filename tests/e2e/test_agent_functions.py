@@ -166,7 +166,7 @@ def test_what_waits_behind_a_long_call_goes_to_another_runner(server: ScriptedSe
 @pytest.mark.usefixtures("agent")
 def test_at_its_cap_a_function_may_clean_up_and_only_it_ends(server: ScriptedServer, tmp_path: Path) -> None:
     began, cleaned = tmp_path / "began", tmp_path / "cleaned"
-    ref = server.run(function(server, "stubborn", cap_ms=300), [str(began), str(cleaned)])
+    ref = server.run(function(server, "stubborn", cap_ms=3000), [str(began), str(cleaned)])
     assert server.outcome(ref) is Outcome.CAP_EXCEEDED
     assert cleaned.read_text() == "yes"
     assert not alive(int(began.read_text()))

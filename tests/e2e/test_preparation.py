@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import tarfile
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.support.packages import need
 from tests.support.scripted_server import ScriptedServer
 
 MIB = 2**20
+CAP_MS = 3000  # time enough to say a word on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,7 @@ def server() -> Iterator[ScriptedServer]:
 
 @pytest.fixture(scope="module")
 def agent(server: ScriptedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
-    with running_agent(tmp_path_factory.mktemp("agent"), server.url, prepared_size=64 * MIB, prepare_s=60) as running:
+    with running_agent(tmp_path_factory.mktemp("agent"), server.url, prepared_size=64 * MIB, prepare_s=300) as running:
         yield running
 
 
@@ -133,13 +135,14 @@ def test_preparation_is_outside_the_cap_and_holds_no_room(server: ScriptedServer
     go = tmp_path / "go"
     os.mkfifo(go)
     whole = Resources(cpus_milli=2000, memory=MIB)
+    ordered = time.monotonic()
     slow = server.order(
-        server.define(command=("echo", "prepared"), cap_ms=300, resources=whole, content=prepared(prepare=("cat", str(go))))
+        server.define(command=("echo", "prepared"), cap_ms=CAP_MS, resources=whole, content=prepared(prepare=("cat", str(go))))
     )
     quick = server.run(server.define(command=("echo", "meanwhile"), resources=whole))
     assert server.text(quick) == "meanwhile\n"
     assert slow not in server.finished
-    until(lambda: _opened(go))
+    until(lambda: time.monotonic() > ordered + CAP_MS / 1000 and _opened(go))
     server.wait(lambda: slow in server.finished)
     assert (server.outcome(slow), server.text(slow)) == (Outcome.SUCCEEDED, "prepared\n")
 

@@ -18,7 +18,7 @@ from tests.support.agents import AgentProcess, until
 from tests.support.confined import LEVELS, ROOM, confining, need_groups, need_sandbox, python, shell
 from tests.support.scripted_server import ScriptedServer
 
-QUICKLY_S = 10.0  # for a task that does nothing, beside the hostile one
+QUICKLY_S = 60.0  # for a task that does nothing, beside the hostile one
 
 
 @pytest.fixture(scope="module")

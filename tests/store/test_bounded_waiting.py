@@ -9,6 +9,8 @@ from headway.domain.lifecycle import Outcome, State
 from headway.errors import InvalidInput
 from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of, submit
 
+SOON = "5s"  # what shall begin in time has so long on a busy machine
+
 
 async def in_state(core, task: int, state: State) -> None:
     async def check() -> bool:
@@ -62,12 +64,13 @@ async def test_one_that_asked_to_keep_waiting_is_warned_of_and_waits_on(dsn):
 async def test_what_began_in_time_does_not_expire_while_it_runs(dsn):
     async with engine(dsn) as core:
         agent = await ScriptedAgent(core).join()
-        task = (await submit(core, function(max_wait="400ms"))).ids[0]
+        task = (await submit(core, function(max_wait=SOON))).ids[0]
+        (before,) = await rows(core, "select due_at from waiting_limit")
         (order,) = await agent.orders()
         await agent.start(order)
 
         async def looked_at() -> bool:
-            return bool(await rows(core, "select 1 from waiting_limit where due_at > clock_timestamp() + interval '2 s'"))
+            return bool(await rows(core, "select 1 from waiting_limit where due_at > $1", before["due_at"]))
 
         await eventually(looked_at)
         await agent.succeed(order)
@@ -77,7 +80,7 @@ async def test_what_began_in_time_does_not_expire_while_it_runs(dsn):
 async def test_being_put_back_without_an_attempt_used_does_not_start_the_wait_anew(dsn):
     async with engine(dsn) as core:
         agent = await ScriptedAgent(core).join()
-        task = (await submit(core, function(max_wait="300ms", retry={"interval": "1h"}))).ids[0]
+        task = (await submit(core, function(max_wait=SOON, retry={"interval": "1h"}))).ids[0]
         (order,) = await agent.orders()
         await agent.fail(order, Outcome.TRY_LATER)
         await in_state(core, task, State.EXPIRED)
@@ -86,7 +89,7 @@ async def test_being_put_back_without_an_attempt_used_does_not_start_the_wait_an
 async def test_a_blocked_task_waits_for_its_dependencies_as_long_as_it_takes(dsn):
     async with engine(dsn) as core:
         agent = await ScriptedAgent(core).join()
-        second = (await submit(core, function(name="a"), function(after="a", max_wait="300ms", resources={"cpus": 2}))).ids[1]
+        second = (await submit(core, function(name="a"), function(after="a", max_wait=SOON, resources={"cpus": 2}))).ids[1]
         (before,) = await rows(core, "select due_at from waiting_limit")
         (order,) = await agent.orders()
 
@@ -105,7 +108,7 @@ async def test_a_limit_outlives_the_server_that_took_it(dsn):
         task = (await submit(core, function(max_wait="500ms"))).ids[0]
     async with engine(dsn, holder="second") as core:
         await in_state(core, task, State.EXPIRED)
-        assert await events(core, "task.waiting_too_long") in ([task], []), "it may have been late already"
+        assert await events(core, "task.waiting_too_long") == [task]
 
 
 async def test_the_tenants_limit_counts_for_tasks_that_say_none(dsn):
