@@ -145,10 +145,12 @@ def test_a_waiting_task_that_is_paused_does_not_start(up: Upped, client: Client,
 
 
 def test_a_signal_reaches_the_program_and_only_a_running_one(up: Upped, client: Client, tmp_path: Path) -> None:
-    text = f"trap 'echo got it; exit 7' USR1; touch {tmp_path}/on; while :; do sleep 0.02; done"
+    # It ends only when it is told: an end that is faster than the answer would be a conflict.
+    text = f"trap 'echo got it; code=7' USR1; touch {tmp_path}/on; while [ ! -e {tmp_path}/go ]; do sleep 0.02; done; exit $code"
     task = client.submit(command=["/bin/sh", "-c", text]).id
     until(lambda: (tmp_path / "on").exists())
     assert up.headway("signal", "USR1", task).returncode == 0
+    (tmp_path / "go").touch()
     [view] = client.wait([task], timeout=120)
     assert (view.state, view.exit_code) == ("failed", 7)
     late = up.headway("signal", "USR1", task)
