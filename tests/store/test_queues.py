@@ -160,12 +160,12 @@ async def test_at_peak_what_can_wait_waits_while_urgent_tasks_come_and_starts_wh
         big = await fill(core, agent, 8.5, category="urgent")
         task = (await submit(core, function(resources={"cpus": 1, "memory": 1, "disk": 1}, **LONG))).ids[0]
         assert await nothing_comes(agent)
-        assert core.planner.conditions.peak
+        assert core.planner.conditions.pressure.peak
         assert await codes(core, task) == ["peak"]
         urgent = await fill(core, agent, 1, category="urgent")
         await agent.succeed(big, urgent)
         assert [order.id for order in await agent.orders()] == [task]
-        assert not core.planner.conditions.peak
+        assert not core.planner.conditions.pressure.peak
 
 
 async def test_at_peak_idle_room_does_not_wait_for_nothing(dsn):
@@ -213,13 +213,13 @@ async def test_a_new_leader_goes_on_with_the_peak_of_the_old_one(dsn):
     async with engine(dsn, holder="old") as core:
         agent = await ScriptedAgent(core, cpus=10).join()
         await fill(core, agent, 7.5, category="urgent")  # between 70 and 80 %: peak only if it was before
-        core.planner.conditions.peak = True
+        core.planner.conditions.pressure.peak = True
         core.planner.conditions.missed["urgent"] = 7
         await core.outlook.run_once()
     async with engine(dsn, holder="new") as core:
 
         async def goes_on() -> bool:
-            return core.planner.conditions.peak and core.planner.conditions.missed["urgent"] == 7
+            return core.planner.conditions.pressure.peak and core.planner.conditions.missed["urgent"] == 7
 
         await eventually(goes_on)
 
@@ -358,7 +358,7 @@ async def test_a_waiting_task_is_explained_in_the_planners_words_with_an_estimat
         held = (await submit(core, function(**LONG))).ids[0]
         [order] = await agent.orders()
         ids = (await submit(core, *[function(**LONG)] * 3)).ids
-        core.planner.conditions.drain_per_s = 2.0
+        core.planner.conditions.pressure.drain_per_s = 2.0
         core.outlook.rates[1] = 2.0
         await core.planner.run_once()
         await core.outlook.run_once()

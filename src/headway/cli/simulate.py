@@ -9,7 +9,7 @@ import typer
 from headway.cli.terminal import Terminal, command, group, table
 
 if TYPE_CHECKING:
-    from headway.simulate.world import Outcome
+    from headway.simulate.outcome import Outcome
 
 app = group("What would happen.")
 
@@ -45,9 +45,10 @@ def simulate(
     from headway.cli.options import contents
     from headway.errors import InvalidInput
     from headway.simulate.load import Load, generate, recorded
+    from headway.simulate.outcome import Fleet
     from headway.simulate.report import rows, svg
     from headway.simulate.search import smallest
-    from headway.simulate.world import POLICIES, Fleet, World
+    from headway.simulate.world import POLICIES, World
 
     wanted = policy or list(POLICIES)
     for one in wanted:

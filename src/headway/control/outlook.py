@@ -20,7 +20,6 @@ from headway.control.planner import TOP_K, Planner
 from headway.domain.queues import Rules
 from headway.errors import StaleEpoch
 from headway.policy.fairness import jain
-from headway.policy.placement import Gate
 from headway.store.database import Database
 from headway.store.queries import query
 
@@ -109,7 +108,7 @@ class Outlook:
         state = await self.read()
         self.promoted = max(self.promoted, state.promoted)
         conditions = self.planner.conditions
-        conditions.peak = conditions.peak or state.peak
+        conditions.pressure.peak = conditions.pressure.peak or state.peak
         conditions.missed.clear()
         conditions.missed.update(state.missed)
         self.shares = {tenant: one.share for tenant, one in state.tenants.items()}
@@ -159,7 +158,7 @@ class Outlook:
     async def _record_peak(self, now: datetime.datetime) -> None:
         """Write down how high the peak was and what was put off: at its begin, while it lasts, and at its end."""
         conditions, rooms = self.planner.conditions, self.planner.rooms
-        if not conditions.peak and self.peak is None:
+        if not conditions.pressure.peak and self.peak is None:
             return
         if self.peak is None:
             self.peak = Episode(now)
@@ -169,7 +168,7 @@ class Outlook:
         episode.capacity = rooms.capacity[0] / 1000
         episode.held_tasks, episode.held_cpus = max(episode.held_tasks, tasks), max(episode.held_cpus, cpus)
         episode.held_seconds += cpus * EVERY_S
-        ended = None if conditions.peak else now
+        ended = None if conditions.pressure.peak else now
         if ended is not None:
             self.peak = None
         if episode.held_tasks or ended is None:
@@ -184,7 +183,7 @@ class Outlook:
         board, conditions = self.planner.board, self.planner.conditions
         tasks, cpus = 0, 0.0
         for shape, lane in board.lanes.items():
-            if conditions.gate(shape, True) is Gate.OPEN or conditions.gate(shape, False) is Gate.CLOSED:
+            if not conditions.put_off(shape):
                 continue
             waiting = sum(len(board.heads[(tenant, shape)]) for tenant in lane.tenants)
             tasks += waiting
@@ -214,12 +213,12 @@ class Outlook:
             if held is not None and usage.allowance(tenant, (), 1):
                 classes.setdefault(held.claim.cost_class, []).append(self.shares.get(tenant, 0.0))
         return PlanState(
-            peak=conditions.peak,
-            keep=conditions.keep,
+            peak=conditions.pressure.peak,
+            keep=conditions.tight,
             utilisation=board.rooms.utilisation(),
-            lead_s=conditions.lead_s,
+            lead_s=conditions.pressure.lead_s,
             top_k=conditions.top_k or TOP_K,
-            drain_per_s=conditions.drain_per_s,
+            drain_per_s=conditions.pressure.drain_per_s,
             level=usage.level,
             promoted=self.promoted,
             missed=dict(conditions.missed),

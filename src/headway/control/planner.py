@@ -100,7 +100,7 @@ class Planner:
         for group, keys in tasks.items():
             self.board.head(group).add(keys)
             self.board.touched(group)
-            self.conditions.came(group)
+            self.conditions.came(group, len(keys))
         self.wake.set()
 
     def freed(self, room: Freed) -> None:
@@ -143,7 +143,7 @@ class Planner:
     def _finished(self, node: int, count: int) -> None:
         pace, there = self.paces.setdefault(node, Pace()), self.rooms[node]
         pace.finished(count, time.monotonic(), held=there.held)
-        self.conditions.drained(count)
+        self.conditions.pressure.ended(count)
         if there.ahead != (ahead := pace.ahead()):
             there.ahead = ahead
             self.rooms.gained(node)
@@ -182,7 +182,7 @@ class Planner:
             return None
         if any(shape not in self.definitions.shapes for _, shape in tasks):
             return None
-        self.conditions.weigh(tasks)
+        self.conditions.weigh({group: len(keys) for group, keys in tasks.items()})
         plan = self.board.fit(tasks, self._round())
         if plan is None:
             return None
@@ -211,7 +211,7 @@ class Planner:
         found = []
         for (tenant, shape), head in self.board.heads.items():
             first = head.first()
-            if first is None or first[0] > before or self.conditions.gate(shape, self.conditions.peak) is Gate.CLOSED:
+            if first is None or first[0] > before or self.conditions.gate(shape, self.conditions.pressure.peak) is Gate.CLOSED:
                 continue
             usage = self.board.usage  # nobody stops others' tasks for more than its part of the fleet
             if usage.is_entitled(tenant) and usage.allowance(tenant, self.rooms.need(shape), 1):
@@ -247,7 +247,7 @@ class Planner:
         self.conditions.weigh(came)
         asked = self._round()
         plan = self.board.place(asked)
-        self.conditions.placed(self.board.peaked, plan)
+        self.conditions.placed(self.board.tight, plan)
         if not plan:
             return 0
         count = await self._lease(plan)
@@ -262,7 +262,8 @@ class Planner:
         ahead = sum(room.ahead - room.held for room in self.rooms.values() if room.ahead > room.held)
         most = top_k(free=self.board.free_tasks(), ahead=ahead, most=TOP_K)
         conditions.top_k = most
-        return Round(most, now + datetime.timedelta(seconds=conditions.lead_s), conditions.gate, conditions.peak, conditions.fill)
+        pressure = conditions.pressure
+        return Round(most, now + datetime.timedelta(seconds=pressure.lead_s), conditions.gate, pressure.due_first, pressure.fill)
 
     def step_down(self) -> None:
         self._epoch = -1

@@ -6,7 +6,7 @@ from what tenants hold (leased rows), so it is the same on every server and afte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import mul
 from typing import NamedTuple
@@ -52,7 +52,8 @@ class Usage:
     capacity: Sequence[int] = ()
     tenants: dict[int, _Held] = field(default_factory=dict)
     weight: float = 0.0  # of all tenants that hold or wait
-    level: float = 1.0  # the share that all of them could have at the same time: what a tenant is entitled to
+    level: float = 1.0  # what a tenant is entitled to: at least what all of them could have at the same time
+    asked: float = 0.0  # what all could have, given that some ask for less: see `divide`
     _inverse: list[float] = field(default_factory=list)
 
     def resize(self, capacity: Sequence[int]) -> None:
@@ -101,11 +102,26 @@ class Usage:
     def part(self, tenant: int) -> float:
         """Its part of everything, by weight, among all who hold or wait."""
         held = self.tenants.get(tenant)
-        return self.level * held.claim.weight if held is not None else self.level
+        weight = held.claim.weight if held is not None else 1.0
+        return weight / self.weight if self.weight > 0 else 1.0
 
     def is_entitled(self, tenant: int) -> bool:
         """Whether it holds less than its part, or has nobody to share with."""
         return self.share(tenant) < self.level or len(self.tenants) <= 1
+
+    def divide(self, due: Mapping[int, float], utilisation: float) -> None:
+        """Raise the level to what everyone can have when nobody takes more than it holds and has `due`, both as parts of the fleet.
+
+        Shares of several resources do not add up to one: what is held now stands for `utilisation`.
+        """
+        found = {tenant: held.share for tenant, held in self.tenants.items()}
+        weights = {tenant: held.claim.weight for tenant, held in self.tenants.items()}
+        whole = sum(share * weights[tenant] for tenant, share in found.items()) / max(utilisation, 0.01)
+        for tenant, part in due.items():
+            if tenant in found:
+                found[tenant] += part / weights[tenant]
+        self.asked = water_level([(share, weights[tenant]) for tenant, share in found.items()], whole)
+        self._weigh(self.weight)
 
     def until(self, tenant: int, need: Need, share: float, most: int) -> int:
         """How many more tasks it may get before its share is above `share`: at least one."""
@@ -153,7 +169,19 @@ class Usage:
 
     def _weigh(self, weight: float) -> None:
         self.weight = weight
-        self.level = 1.0 / weight if weight > 0 else 1.0
+        self.level = max(1.0 / weight if weight > 0 else 1.0, self.asked)
+
+
+def water_level(asked: Iterable[tuple[float, float]], whole: float) -> float:
+    """The share that everyone who asks for more can have, when all who ask for less get that. `asked`: (share, weight) of each."""
+    ordered = sorted(asked)
+    weight = sum(one for _, one in ordered)
+    for share, own in ordered:
+        if share * weight > whole:
+            return max(whole, 0.0) / weight
+        whole -= share * own
+        weight -= own
+    return 1.0
 
 
 def jain(values: Iterable[float]) -> float:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 from headway.policy.order import Head, Key
 
-DUE = -1.0  # before every share: a due task of a tenant that holds less than it is entitled to
-Entry = tuple[float, Key, int, int]  # (the tenant's share or DUE, its first task, tenant, shape)
+DUE = -1e6  # before every share: a due task of a tenant that holds less than it is entitled to
+SOONER = -1e3  # added to the share of a tenant whose task is due, at peak: before what can wait
+Entry = tuple[float, Key, int, int]  # (DUE or the tenant's share, its first task, tenant, shape)
 
 
 @dataclass

@@ -3,7 +3,8 @@
 The order, best first:
 
 1. tasks that are due (`start_by` within the horizon) of tenants that hold less than they are entitled to, earliest first;
-2. everything else: the tenant with the smaller share first, then the earlier task.
+2. at peak, other tasks that are due: the tenant with the smaller share first, then the earlier task;
+3. everything else, likewise.
 
 Everything is kept between rounds: a round costs what it hands out, not what waits. Tenants that wait with tasks of one shape stand in a
 lane. Ranks only fall behind what was noted when a tenant gets something, so an old note is corrected when it comes to the front;
@@ -22,7 +23,7 @@ from typing import NamedTuple
 
 from headway.domain.resources import Resources
 from headway.policy.fairness import EQUAL, Claim, Usage
-from headway.policy.lanes import DUE, Entry, Lane
+from headway.policy.lanes import DUE, SOONER, Entry, Lane
 from headway.policy.order import BEGINNING, Group, Head, Key
 from headway.policy.room import Need, NodeRoom, Refusal, Rooms, need_of, refuse
 
@@ -54,9 +55,9 @@ class Round:
 
     most: int
     horizon: datetime.datetime  # a task with a start_by up to here is due
-    gate: Callable[[int, bool], Gate] = lambda _shape, _peak: Gate.OPEN  # of a shape, off or at peak
-    peak: bool = False
-    fill: float | None = None  # what can wait may take the fleet up to here only: then it is peak
+    gate: Callable[[int, bool], Gate] = lambda _shape, _tight: Gate.OPEN  # of a shape, while there is room up to `fill`, and beyond
+    due_first: bool = False  # what is due goes before what can wait, whoever holds more
+    fill: float | None = None  # what can wait may take the fleet up to here only
 
 
 class Board:
@@ -72,7 +73,8 @@ class Board:
         self.rooms = Rooms(self.shapes)
         self.heads: dict[Group, Head] = {}
         self.hungry: set[Group] = set()  # heads to read on
-        self.peaked = False  # the last round ended at peak
+        self.tight = False  # the last round filled the fleet as far as what can wait may
+        self.sooner = 0.0  # added to the share of a tenant whose task is due
         self.lanes: dict[int, Lane] = {}
         self.horizon = BEGINNING[0]
         self._lanes_of: dict[int, set[int]] = {}  # tenant -> shapes it waits with
@@ -150,13 +152,16 @@ class Board:
     def place(self, asked: Round) -> list[Placed]:
         """Hand out the best tasks. Takes them from the heads, and their room from the nodes."""
         self.horizon = asked.horizon
+        if self.sooner != (sooner := SOONER if asked.due_first else 0.0):
+            self.sooner = sooner
+            self._freed.update(self._lanes_of)
         for tenant in self._freed:
             self._renote(tenant)
         self._freed.clear()
-        peak, most = asked.peak, asked.most
-        doors = {shape: asked.gate(shape, peak) for shape in self.lanes}
+        tight, most = self._is_tight(asked), asked.most
+        doors = {shape: asked.gate(shape, tight) for shape in self.lanes}
         needs = {shape: self.rooms.need(shape) for shape in doors}
-        shy = {shape for shape in doors if asked.gate(shape, True) is not Gate.OPEN} if asked.fill is not None and not peak else set()
+        shy = {shape for shape in doors if asked.gate(shape, True) is not Gate.OPEN} if asked.fill is not None and not tight else set()
         heap: list[Entry] = []
         for shape, lane in self.lanes.items():
             self._surface(shape, lane, doors[shape])
@@ -189,8 +194,8 @@ class Board:
                 allowed = min(room, self._run(lane, need, heap, turn, due_only=shape in shy or doors[shape] is Gate.DUE))
             if shape in shy and first[1][0] > self.horizon and asked.fill is not None:
                 allowed = self.rooms.below(asked.fill, need, allowed)
-                if allowed <= 0:  # from here on it is peak
-                    peak, shy, stale = True, set(), set(doors)
+                if allowed <= 0:  # the rest is kept for urgent tasks
+                    tight, shy, stale = True, set(), set(doors)
                     doors = {one: asked.gate(one, True) for one in doors}
                     continue
             placed = self._take(lane, (tenant, shape), need, node, allowed)
@@ -201,8 +206,11 @@ class Board:
                     if other != shape and (order := lanes[other].order) and order[0][2] == tenant:
                         stale.add(other)
             self._look(shape, doors[shape], heap)
-        self.peaked = peak
+        self.tight = tight
         return plan
+
+    def _is_tight(self, asked: Round) -> bool:
+        return asked.fill is not None and self.rooms.utilisation() >= asked.fill
 
     def _look(self, shape: int, door: Gate, heap: list[Entry]) -> None:
         """The first lane of the heap may have another best: put it where it belongs now."""
@@ -223,6 +231,8 @@ class Board:
         keys = head.take(count)
         self._hold(node, group, need, len(keys))
         known = len(head.keys) - head.taken
+        if known and (first := head.keys[head.taken])[0] > self.horizon:
+            lane.wait_until_due(group[0], first)
         if known < LOW_HEAD:
             if head.more:
                 self.hungry.add(group)
@@ -242,7 +252,7 @@ class Board:
 
     def _fit(self, group: Group, keys: list[Key], asked: Round, plan: list[Placed]) -> bool:
         tenant, shape = group
-        door, need = asked.gate(shape, asked.peak), self.rooms.need(shape)
+        door, need = asked.gate(shape, self._is_tight(asked)), self.rooms.need(shape)
         if door is Gate.CLOSED or (door is Gate.DUE and keys[-1][0] > asked.horizon):
             return False
         if self.usage.allowance(tenant, need, len(keys)) < len(keys):
@@ -269,6 +279,17 @@ class Board:
                 last, at = at, at + 1 + (at - head.taken)
         return found
 
+    def divide(self) -> None:
+        """Find anew what a tenant is entitled to, from what each holds and has due: what can wait asks for nothing yet."""
+        due: dict[int, float] = {}
+        after: Key = (self.horizon, _LAST, _LAST)
+        for shape, lane in self.lanes.items():
+            part = self.rooms.part(shape)
+            for tenant, head in lane.tenants.items():
+                if head.keys[head.taken][0] <= self.horizon:
+                    due[tenant] = due.get(tenant, 0.0) + head.run_before(after) * part
+        self.usage.divide(due, self.rooms.utilisation())
+
     def free_tasks(self) -> float:
         """About how many tasks, of the shapes that wait, the fleet has room for."""
         if not self.lanes:
@@ -284,27 +305,30 @@ class Board:
     # Ranks
 
     def _entry(self, tenant: int, shape: int, first: Key) -> Entry:
-        share = self.usage.share(tenant)
-        return (DUE if first[0] <= self.horizon and share < self.usage.level else share, first, tenant, shape)
+        rank = self.usage.share(tenant)
+        if first[0] <= self.horizon:
+            rank = DUE if rank < self.usage.level else rank + self.sooner
+        return (rank, first, tenant, shape)
 
     def _top(self, lane: Lane, door: Gate) -> Entry | None:
         """The tenant to be served next in this lane, with its entry of now."""
         if door is Gate.CLOSED:
             return None
         order, noted, tenants = lane.order, lane.noted, lane.tenants
-        shares, level, horizon = self.usage.tenants, self.usage.level, self.horizon
+        shares, level, horizon, sooner = self.usage.tenants, self.usage.level, self.horizon, self.sooner
         while order:
             entry = order[0]
             tenant = entry[2]
             if noted.get(tenant) is not entry:
                 heapq.heappop(order)
                 continue
+            if door is Gate.DUE and sooner and entry[0] >= 0:
+                return None  # nothing behind it is due
             head = tenants[tenant]
             first = head.keys[head.taken]
             rank = shares[tenant].share
             if first[0] <= horizon:
-                if rank < level:
-                    rank = DUE
+                rank = DUE if rank < level else rank + sooner
             elif door is Gate.DUE or first is not entry[1]:
                 lane.wait_until_due(tenant, first)
                 if door is Gate.DUE:
@@ -323,18 +347,21 @@ class Board:
         rank, first, tenant, _ = lane.order[0]
         head = lane.tenants[tenant]
         most = len(head)
-        if rank == DUE or (due_only and first[0] <= self.horizon):
+        if rank < 0 or (due_only and first[0] <= self.horizon):
             most = head.run_before((self.horizon, _LAST, _LAST))
         bound = self._next(lane, heap)
-        if bound is not None and rank != DUE and DUE != bound[0] <= rank and bound[2] != tenant:
+        if bound is not None and rank != DUE and DUE != bound[0] <= rank and (rank < 0) == (bound[0] < 0) and bound[2] != tenant:
             return min(most, turn)  # equal shares: turn by turn
         if rank == DUE:
             most = self.usage.until(tenant, need, self.usage.level, most)
-        if bound is None:
+        if bound is None or rank < 0 <= bound[0]:
             return most
         if bound[2] == tenant or rank == bound[0] == DUE:
             return min(most, head.run_before(bound[1]))
-        return min(most, max(self.usage.until(tenant, need, bound[0], most), turn)) if rank != DUE else most
+        if rank == DUE:
+            return most
+        share = bound[0] if bound[0] >= 0 else bound[0] - SOONER
+        return min(most, max(self.usage.until(tenant, need, share, most), turn))
 
     def _next(self, lane: Lane, heap: list[Entry]) -> Entry | None:
         """Who would be served after the first of this lane, which is the first of all: the smallest of the rest is a child of a root."""
@@ -343,13 +370,13 @@ class Board:
     def _renote(self, tenant: int) -> None:
         """The tenant holds less, or its share is another."""
         share = self.usage.share(tenant)
-        entitled = share < self.usage.level
+        due = DUE if share < self.usage.level else share + self.sooner
         for shape in self._lanes_of.get(tenant, ()):
             lane = self.lanes[shape]
             if tenant not in lane.parked:
                 head = lane.tenants[tenant]
                 first = head.keys[head.taken]
-                lane.note((DUE if entitled and first[0] <= self.horizon else share, first, tenant, shape))
+                lane.note((due if first[0] <= self.horizon else share, first, tenant, shape))
 
     def _surface(self, shape: int, lane: Lane, door: Gate) -> None:
         """Tenants whose first task has become due since the last round, and those that were parked while only that might go."""

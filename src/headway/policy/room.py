@@ -194,6 +194,10 @@ class Rooms(dict[int, NodeRoom]):
         """How much of the fleet is taken, in the resource of which most is taken."""
         return max((used / whole for used, whole in zip(self.used, self.capacity, strict=True) if whole > 0), default=0.0)
 
+    def part(self, shape: int) -> float:
+        """The largest part of any resource of the fleet that one task of this shape takes."""
+        return max((amount / self.capacity[i] for i, amount in self.need(shape) if self.capacity[i] > 0), default=0.0)
+
     def below(self, share: float, need: Need, most: int) -> int:
         """How many tasks of this need may still be given before the fleet is taken to `share`: the last one may exceed it."""
         for i, amount in need:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from headway.domain.units import duration_text
 from headway.simulate.load import KINDS
-from headway.simulate.world import Outcome
+from headway.simulate.outcome import Outcome
 
 WIDTH, HEIGHT, LEFT, TOP = 900, 220, 60, 30
 COLOURS = ("#1f6feb", "#d1242f", "#9a6700")

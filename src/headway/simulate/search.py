@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from headway.simulate.load import Arrival
-from headway.simulate.world import Fleet, Outcome, World
+from headway.simulate.outcome import Fleet, Outcome
+from headway.simulate.world import World
 
 
 def smallest(policy: str, fleet: Fleet, load: Callable[[], Iterable[Arrival]], *, missed: float) -> Outcome:

@@ -1,7 +1,7 @@
 """A fleet in simulated time: tasks arrive, are placed by policy.placement, run and end.
 
-Policies: `headway` is what the planner does (shares, due tasks, peak); `fifo` takes them as they come; `priority` takes urgent ones first,
-then as they come. All three use the same nodes and the same placement.
+Policies: `headway` is what the planner does (shares, due tasks, peak, pre-emption); `fifo` takes them as they come; `priority` takes
+urgent ones first, then as they come. All three use the same nodes and the same placement.
 """
 
 from __future__ import annotations
@@ -9,81 +9,31 @@ from __future__ import annotations
 import datetime
 import heapq
 import math
+from bisect import insort
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 from headway.domain.queues import Queue
 from headway.domain.resources import GIB, Capacity
 from headway.policy.fairness import jain
 from headway.policy.order import Head, Key
-from headway.policy.peak import BEGINS, KEEP_S, is_peak, judge
+from headway.policy.peak import judge
 from headway.policy.placement import Board, Gate, NodeRoom, Round
-from headway.policy.promotion import lead, top_k
-from headway.simulate.load import KINDS, Arrival, shapes
+from headway.policy.preemption import Mode
+from headway.policy.pressure import Pressure
+from headway.policy.promotion import top_k
+from headway.simulate.load import Arrival, shapes
+from headway.simulate.loans import MOST_LATE, Loans, Run
+from headway.simulate.outcome import Evenness, Fleet, Outcome
 
 POLICIES = ("headway", "fifo", "priority")
 GRACE_S = 1.0  # a start so much after its time is not counted as a miss
 SAMPLE_S = 60.0
 FAIRNESS_S = 300.0
+FORESEE_S = 30.0  # how often what waits is looked through; the planner does it twice a second
 _EPOCH = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-
-
-@dataclass(frozen=True)
-class Fleet:
-    nodes: int = 10
-    cpus: float = 8.0
-    memory_gib: float = 32.0
-    tick_s: float = 1.0  # a round of planning
-
-
-@dataclass
-class Waits:
-    """Waiting times of one kind, in buckets that grow by a tenth."""
-
-    count: int = 0
-    missed: int = 0
-    total: float = 0.0
-    buckets: dict[int, int] = field(default_factory=dict)
-
-    def add(self, seconds: float, *, missed: bool) -> None:
-        self.count += 1
-        self.missed += missed
-        self.total += seconds
-        bucket = math.ceil(math.log(max(seconds, 0.001) / 0.001, 1.1))
-        self.buckets[bucket] = self.buckets.get(bucket, 0) + 1
-
-    def quantile(self, part: float) -> float:
-        left = part * self.count
-        for bucket in sorted(self.buckets):
-            left -= self.buckets[bucket]
-            if left <= 0:
-                return float(0.001 * 1.1**bucket)
-        return 0.0
-
-
-@dataclass
-class Outcome:
-    """What became of a load under one policy."""
-
-    policy: str
-    fleet: Fleet
-    waits: dict[str, Waits] = field(default_factory=lambda: {kind: Waits() for kind in KINDS})
-    utilisation: list[tuple[float, float]] = field(default_factory=list)  # (time, part taken)
-    waiting: list[tuple[float, int]] = field(default_factory=list)
-    jain: float = 1.0
-    peak_s: float = 0.0
-    put_off_cpus: float = 0.0  # the most that waited only because it was peak
-    ended_at: float = 0.0
-
-    @property
-    def missed(self) -> float:
-        """Part of all tasks that began too late."""
-        return sum(waits.missed for waits in self.waits.values()) / max(sum(waits.count for waits in self.waits.values()), 1)
-
-    @property
-    def mean_utilisation(self) -> float:
-        return sum(part for _, part in self.utilisation) / max(len(self.utilisation), 1)
+_RESOURCES, _RULES = shapes()
+_ORDER = {"fifo": 0.0, "priority": 1e9}  # how much later than it came a task that is not urgent stands
 
 
 class World:
@@ -91,127 +41,195 @@ class World:
 
     def __init__(self, policy: str, fleet: Fleet) -> None:
         self.policy, self.fleet = policy, fleet
+        self.ours = policy == "headway"
         self.outcome = Outcome(policy, fleet)
-        resources, self.rules = shapes()
-        self.board = Board(resources)
+        self.board = Board(_RESOURCES)
         capacity = Capacity(round(fleet.cpus * 1000), round(fleet.memory_gib * GIB), 10_000 * GIB)
         for number in range(1, fleet.nodes + 1):
             self.board.add_node(NodeRoom(number, f"n{number}", capacity))
         self.board.resize()
         self.board.horizon = cast(Any, -1.0)
+        self.parts = {shape: self.board.rooms.part(shape) for shape in _RESOURCES}
         self.now = 0.0
-        self.peak = False
-        self.urgent_at = -math.inf
-        self.running: list[tuple[float, int, int, int, int]] = []  # (end, node, tenant in the order, shape, whose)
-        self.seconds: dict[int, tuple[float, float, float, int]] = {}  # task -> (arrived, start_by, run time, tenant)
-        self.waiting = 0
-        self.ended = 0
-        self.drain_per_s = 0.0
-        self.holding: dict[int, float] = {}  # by tenant: dominant share of the fleet
-        self.wanting: dict[int, float] = {}  # of what waits
-        self.served: dict[int, tuple[float, float]] = {}  # by tenant, while something waits: what it held, what would be fair
-        self.dominant = {
-            shape: max(amount / whole for amount, whole in zip(need.amounts(), self.board.rooms.capacity, strict=True) if whole)
-            for shape, need in resources.items()
-        }
-        self._judged = 0.0
+        self.pressure = Pressure(start_up_s=max(fleet.tick_s, fleet.start_s), look_s=max(FORESEE_S, fleet.tick_s))
+        self.loans = Loans()
+        self.evenness = Evenness()
+        self.ends: list[tuple[float, int]] = []  # (when, task)
+        self.runs: dict[int, Run] = {}
+        self.waiting: dict[int, tuple[Arrival, int]] = {}  # task -> what came, and how often it made room
+        self.latest: list[tuple[float, int, int, int]] = []  # urgent tasks by start_by: (start_by, task, tenant, shape)
+        self._gates: dict[tuple[int, bool, bool, bool], Gate] = {}
         self._task = 0
-        self._sampled = 0.0
-        self._foreseen = -math.inf
-        self._planned = 0.0
-        self._ended = 0  # tasks since then
-        self.lead_s = 2.0
+        self._planned = self._sampled = self._judged = 0.0
 
     def run(self, arrivals: Iterable[Arrival]) -> Outcome:
-        supply = iter(arrivals)
+        supply, tick = iter(arrivals), self.fleet.tick_s
         following = next(supply, None)
-        while following is not None or self.waiting or self.running:
-            if not self.waiting and following is not None:  # nothing to decide until something comes
-                self.now = max(self.now, math.floor(following.at / self.fleet.tick_s) * self.fleet.tick_s)
-            self.now += self.fleet.tick_s
-            ended = self._end()
-            news = ended
+        while following is not None or self.waiting or self.runs:
+            if not self.waiting:  # nothing to decide until something comes
+                coming = following.at if following is not None else self.ends[0][0]
+                self.now = max(self.now, math.floor(coming / tick) * tick)
+            self.now += tick
+            news = self._end()
             while following is not None and following.at <= self.now:
                 self._arrive(following)
                 following = next(supply, None)
                 news += 1
-            self._ended += ended
-            if news or self.now - self._planned >= 10 * self.fleet.tick_s:
+            if self.waiting and (news or self.now - self._planned >= 10 * tick):
                 self._plan()
             if self.now - self._sampled >= SAMPLE_S:
                 self._sample()
         self.outcome.ended_at = self.now
-        self.outcome.jain = jain(min(got / fair, 2.0) for got, fair in self.served.values() if fair > 1e-9)
+        self.outcome.jain = jain(min(got / fair, 2.0) for got, fair in self.evenness.served.values() if fair > 1e-9)
         return self.outcome
+
+    # What happens
 
     def _arrive(self, one: Arrival) -> None:
         self._task += 1
-        tenant = one.tenant if self.policy == "headway" else 1
-        self.seconds[self._task] = (one.at, one.start_by, one.seconds, one.tenant)
-        self.wanting[one.tenant] = self.wanting.get(one.tenant, 0.0) + self.dominant[one.shape]
-        self.waiting += 1
-        urgent = self.rules[one.shape].urgent
-        order = {"headway": one.start_by, "fifo": one.at, "priority": one.at if urgent else one.at + 1e9}[self.policy]
-        group = (tenant, one.shape)
+        urgent = _RULES[one.shape].urgent
+        self._wait(self._task, one, 0)
+        if urgent and self.ours:
+            heapq.heappush(self.latest, (one.start_by, self._task, one.tenant, one.shape))
+            if self.board.usage.is_entitled(one.tenant):
+                self.pressure.came(1, self.parts[one.shape], self.now)
+
+    def _wait(self, task: int, one: Arrival, times: int) -> None:
+        self.waiting[task] = (one, times)
+        order = one.start_by if self.ours else one.at if _RULES[one.shape].urgent else one.at + _ORDER[self.policy]
+        group = (one.tenant if self.ours else 1, one.shape)
         head = self.board.heads.get(group)
         if head is None:
             head = self.board.heads[group] = Head(more=False)
-        _insert(head, (order, 0, self._task))
-        self.board.touched(group)
-        if urgent and self.board.usage.is_entitled(tenant):
-            self.urgent_at = self.now
+        made = cast(Key, (order, 0, task))
+        keys = head.keys
+        if not keys or keys[-1] <= made:
+            keys.append(made)
+        else:
+            insort(keys, made, lo=head.taken)
+        if len(keys) - head.taken == 1 or keys[head.taken] is made:  # else it stands behind what is known already
+            self.board.touched(group)
 
     def _end(self) -> int:
-        count = 0
-        while self.running and self.running[0][0] <= self.now:
-            _, node, tenant, shape, owner = heapq.heappop(self.running)
-            self.board.hold(node, (tenant, shape), -1)
-            _add(self.holding, owner, -self.dominant[shape])
+        count, ends = 0, self.ends
+        while ends and ends[0][0] <= self.now:
+            when, task = heapq.heappop(ends)
+            run = self.runs.get(task)
+            if run is None or run.ends != when or run.frozen:
+                continue  # it was stopped meanwhile
+            self._leave(run)
             count += 1
+            for owner in run.owes:
+                self._resume(owner)
+        self.pressure.ended(count)
         return count
 
+    def _leave(self, run: Run) -> None:
+        del self.runs[run.task]
+        self.loans.end(run)
+        self.board.hold(run.node, (run.tenant, run.shape), -1)
+        self.evenness.hold(run.owner, -self.parts[run.shape])
+
+    def _resume(self, run: Run) -> None:
+        run.frozen, run.back_at, run.away_s = False, self.now, self.now - run.stopped_at
+        run.ends += run.away_s
+        heapq.heappush(self.ends, (run.ends, run.task))
+
+    # What is decided
+
     def _plan(self) -> None:
-        tick, rooms = self.fleet.tick_s, self.board.rooms
-        passed = max(self.now - self._planned, tick)
-        keep = math.exp(-passed / max(10.0, 10 * tick))
-        self.drain_per_s = keep * self.drain_per_s + (1 - keep) * self._ended / passed
-        self._planned, self._ended = self.now, 0
-        asked = Round(top_k(free=self.board.free_tasks(), ahead=self.drain_per_s * 0.25, most=100_000), cast(Any, 0.0))
-        if self.policy == "headway":
-            self.peak = is_peak(self.peak, rooms.utilisation())
-            if self.now - self._foreseen >= 10 * tick:
-                self._foreseen = self.now
-                waiting = [(cast(float, key[0]) - self.now, count) for key, count in self.board.waiting()] if self.peak else []
-                self.lead_s = lead(waiting, drain_per_s=self.drain_per_s, start_up_s=tick, full=self.peak)
-            early = self.lead_s
-            fill = BEGINS if self.now - self.urgent_at < KEEP_S else None
-            asked = Round(asked.most, cast(Any, self.now + early), self._gate, self.peak, fill)
-        while plan := self.board.place(asked):
-            self.peak = self.board.peaked
+        self._planned = self.now
+        board, pressure = self.board, self.pressure
+        most = top_k(free=board.free_tasks(), ahead=pressure.drain_per_s * 0.25, most=100_000)
+        asked = Round(most, cast(Any, 0.0))
+        if self.ours:
+            if pressure.look(self.now, board.rooms.utilisation(), self._slacks):
+                board.divide()
+            asked = Round(most, cast(Any, self.now + pressure.lead_s), self._gate, pressure.due_first, pressure.fill)
+        while plan := board.place(asked):
+            pressure.peak = pressure.peak or (self.ours and board.tight)
+            count = 0
             for placed in plan:
+                count += len(placed.keys)
                 for key in placed.keys:
-                    self._begin(placed.node, placed.group[0], placed.group[1], key[2])
+                    self._begin(key[2], placed.node, placed.group)
+            if count < most:
+                break
+        if self.ours:
+            self._make_room()
 
-    def _begin(self, node: int, tenant: int, shape: int, task: int) -> None:
-        arrived, start_by, seconds, owner = self.seconds.pop(task)
-        _add(self.wanting, owner, -self.dominant[shape])
-        _add(self.holding, owner, self.dominant[shape])
-        self.waiting -= 1
-        late = self.now > start_by + GRACE_S + self.fleet.tick_s
-        self.outcome.waits[self.rules[shape].queue].add(self.now - arrived, missed=late)
-        heapq.heappush(self.running, (self.now + seconds, node, tenant, shape, owner))
+    def _begin(self, task: int, node: int, group: tuple[int, int]) -> Run:
+        one, times = self.waiting.pop(task)
+        shape = group[1]
+        began = self.now + self.fleet.start_s
+        rules = _RULES[shape]
+        run = Run(task, node, group[0], one.tenant, shape, one.at, one.start_by, one.seconds, began, began + one.seconds, times)
+        if not times:
+            late = began > one.start_by + GRACE_S + self.fleet.tick_s
+            self.outcome.waits[rules.queue].add(began - one.at, missed=late)
+        self.runs[task] = run
+        if rules.preemptible and self.ours:
+            self.loans.begin(run)
+        heapq.heappush(self.ends, (run.ends, task))
+        self.evenness.hold(one.tenant, self.parts[shape])
+        return run
 
-    def _gate(self, shape: int, peak: bool) -> Gate:
-        rules = self.rules[shape]
-        keep = self.now - self.urgent_at < KEEP_S
-        return judge(rules, Queue(rules.queue), peak=peak, keep=keep, now=_EPOCH).gate
+    def _make_room(self) -> None:
+        """Urgent tasks that should have begun and find every node full."""
+        latest, tries = self.latest, 0
+        again = []
+        while latest and latest[0][0] <= self.now and tries < MOST_LATE:
+            entry = heapq.heappop(latest)
+            _, task, tenant, shape = entry
+            if task not in self.waiting:
+                continue
+            tries += 1
+            if not self.board.usage.is_entitled(tenant) or not self._stop_others(task, (tenant, shape)):
+                again.append(entry)
+        for entry in again:
+            heapq.heappush(latest, entry)
+
+    def _stop_others(self, task: int, group: tuple[int, int]) -> bool:
+        choice = self.loans.choose(task, _RESOURCES[group[1]], self.board.rooms, self.now)
+        if choice is None:
+            return False
+        head = self.board.heads[group]
+        head.keys.remove(cast(Key, (self.waiting[task][0].start_by, 0, task)))
+        self.board.touched(group)
+        frozen = []
+        for victim, mode in choice.victims.items():
+            run = self.runs[victim]
+            self.outcome.stopped += 1
+            if mode is Mode.FREEZE:
+                run.frozen, run.stopped_at, run.times = True, self.now, run.times + 1
+                frozen.append(run)
+            else:
+                self._leave(run)
+                self._wait(victim, Arrival(run.arrived, run.start_by, run.seconds, run.owner, run.shape), run.times + 1)
+        self.board.hold(choice.node, group, 1)
+        self._begin(task, choice.node, group).owes.extend(frozen)
+        return True
+
+    def _gate(self, shape: int, tight: bool) -> Gate:
+        peak, keep = tight or self.pressure.peak, tight and self.pressure.keep
+        found = self._gates.get((shape, peak, keep, tight))
+        if found is None:
+            rules = _RULES[shape]
+            found = judge(rules, Queue(rules.queue), peak=peak, keep=keep, now=_EPOCH).gate
+            self._gates[(shape, peak, keep, tight)] = found
+        return found
+
+    def _slacks(self) -> list[tuple[float, float]]:
+        return [(cast(float, key[0]) - self.now, count) for key, count in self.board.waiting()]
+
+    # What is measured
 
     def _sample(self) -> None:
         self._sampled = self.now
         board, outcome = self.board, self.outcome
         outcome.utilisation.append((self.now, board.rooms.utilisation()))
-        outcome.waiting.append((self.now, self.waiting))
-        if self.peak:
+        outcome.waiting.append((self.now, len(self.waiting)))
+        if self.ours and self.pressure.peak:
             outcome.peak_s += SAMPLE_S
             put_off = sum(
                 len(head) * board.shapes[shape].cpus_milli / 1000
@@ -222,57 +240,21 @@ class World:
             outcome.put_off_cpus = max(outcome.put_off_cpus, put_off)
         if self.now - self._judged >= FAIRNESS_S and self.waiting:
             self._judged = self.now
-            for tenant, part in fair_parts(self.holding, self._competing()).items():
-                got, fair = self.served.get(tenant, (0.0, 0.0))
-                self.served[tenant] = (got + self.holding.get(tenant, 0.0), fair + part)
-
+            self.evenness.sample(self._competing())
 
     def _competing(self) -> dict[int, float]:
         """What each tenant asks for now: what waits, without what is put off until it is due."""
-        if self.policy != "headway":
-            return self.wanting
         found: dict[int, float] = {}
+        if not self.ours:
+            for one, _ in self.waiting.values():
+                found[one.tenant] = found.get(one.tenant, 0.0) + self.parts[one.shape]
+            return found
         for shape, lane in self.board.lanes.items():
-            put_off = self._gate(shape, self.peak) is not Gate.OPEN
-            for tenant in lane.noted:
-                head = lane.tenants[tenant]
+            put_off = self.pressure.due_first and self._gate(shape, True) is not Gate.OPEN
+            for tenant, head in lane.tenants.items():
                 count = len(head)
                 if put_off:
                     count = sum(1 for key in head.waiting() if key[0] <= self.board.horizon)
-                found[tenant] = found.get(tenant, 0.0) + count * self.dominant[shape]
+                if count:
+                    found[tenant] = found.get(tenant, 0.0) + count * self.parts[shape]
         return found
-
-
-def fair_parts(holding: dict[int, float], wanting: dict[int, float]) -> dict[int, float]:
-    """What everyone would hold if all that is held now were divided evenly, and nobody got more than it asks for (max-min)."""
-    asked = {tenant: holding.get(tenant, 0.0) + wanting.get(tenant, 0.0) for tenant in {*holding, *wanting}}
-    left, found = sum(holding.values()), {}
-    waiting = sorted((amount, tenant) for tenant, amount in asked.items() if amount > 1e-12)
-    for number, (amount, tenant) in enumerate(waiting):
-        found[tenant] = min(amount, left / (len(waiting) - number))
-        left -= found[tenant]
-    return found
-
-
-def _add(amounts: dict[int, float], tenant: int, amount: float) -> None:
-    left = amounts.get(tenant, 0.0) + amount
-    if left > 1e-12:
-        amounts[tenant] = left
-    else:
-        amounts.pop(tenant, None)
-
-
-def _insert(head: Head, key: tuple[float, int, int]) -> None:
-    """Into the known part of a head, in order: mostly at its end."""
-    keys, made = head.keys, cast(Key, key)
-    if not keys or keys[-1] <= made:
-        keys.append(made)
-        return
-    low, high = head.taken, len(keys)
-    while low < high:
-        middle = (low + high) // 2
-        if keys[middle] < made:
-            low = middle + 1
-        else:
-            high = middle
-    keys.insert(low, made)

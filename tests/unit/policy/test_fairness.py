@@ -162,7 +162,7 @@ def test_only_what_is_due_goes_through_a_door_that_says_so(tenants, waiting, due
         made.heads[(tenant, 1)] = head
         made.touched((tenant, 1))
     horizon = BASE + datetime.timedelta(seconds=due)
-    plan = made.place(Round(10_000, horizon, gate=lambda _shape, _peak: Gate.DUE))
+    plan = made.place(Round(10_000, horizon, gate=lambda _shape, _tight: Gate.DUE))
     keys = [key for placed in plan for key in placed.keys]
     assert all(key[0] <= horizon for key in keys)
     assert len(keys) == tenants * min(waiting, due + 1)
@@ -173,11 +173,11 @@ def test_only_what_is_due_goes_through_a_door_that_says_so(tenants, waiting, due
 @given(st.integers(1, 50), st.integers(1, 30))
 def test_what_can_wait_stops_where_room_is_kept(places, waiting):
     made = board({(1, 1): waiting}, {1: Resources(cpus_milli=1)}, [Capacity(places, 100, 100)], slack=3600)
-    gate = lambda _shape, peak: Gate.DUE if peak else Gate.OPEN  # noqa: E731
-    made.place(Round(1000, BASE, gate, peak=False, fill=0.8))
+    gate = lambda _shape, tight: Gate.DUE if tight else Gate.OPEN  # noqa: E731
+    made.place(Round(1000, BASE, gate, fill=0.8))
     held = counts(made).get(1, 0)
     assert held <= min(waiting, int(0.8 * places) + 1)
-    assert held in (waiting, places) or made.peaked
+    assert held in (waiting, places) or made.tight
 
 
 def test_usage_without_a_fleet_divides_nothing_by_zero():

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from headway.cli.main import main
 from headway.errors import InvalidInput
 from headway.simulate.load import Load, generate, recorded
+from headway.simulate.outcome import Fleet, fair_parts
 from headway.simulate.report import rows, svg
 from headway.simulate.search import smallest
-from headway.simulate.world import POLICIES, Fleet, World, fair_parts
+from headway.simulate.world import POLICIES, World
 
 DAY = Load(tasks=3_000, tenants=30, hours=6.0)
 
@@ -24,9 +25,9 @@ def test_every_task_begins_once_and_room_is_given_back(policy):
     world = World(policy, Fleet(nodes=2))
     outcome = world.run(generate(DAY))
     assert sum(waits.count for waits in outcome.waits.values()) == DAY.tasks
-    assert (world.waiting, world.running, world.seconds) == (0, [], {})
+    assert (world.waiting, world.runs) == ({}, {})
     assert world.board.rooms.used == [0] * 6
-    assert world.holding == world.wanting == {}
+    assert world.evenness.holding == {}
 
 
 def test_the_same_seed_gives_the_same_day_and_another_seed_another():

@@ -1,0 +1,83 @@
+"""How pressed the fleet is: peak or not, how much room is kept for urgent tasks, how early what can wait must go (E2 E4).
+
+A state and the steps that change it; the time is given to it. The planner and the simulator keep one each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from headway.policy.peak import KEEP_S, is_peak, kept
+from headway.policy.promotion import lead
+
+AVERAGE_S = 10.0  # how long a finish counts towards the rate
+LOOK_S = 0.5  # rates over shorter times say nothing
+
+
+@dataclass
+class Pressure:
+    start_up_s: float = 0.5  # from a lease to the first instruction of a task, when nothing has to be prepared
+    look_s: float = LOOK_S
+    peak: bool = False
+    lead_s: float = 2.0
+    drain_per_s: float = 0.0
+    urgent_per_s: float = 0.0
+    _now: float = 0.0
+    _looked: float = -math.inf
+    _urgent_at: float = -math.inf
+    _part: float = 0.0  # of the fleet, that a large urgent task takes
+    _urgent: int = 0  # since it was looked at
+    _ended: int = 0
+
+    def came(self, count: int, part: float, now: float) -> None:
+        """Urgent tasks have come, of a tenant that has less than its part of the fleet; each takes `part` of the fleet."""
+        faded = self._part * math.exp((self._urgent_at - now) / KEEP_S) if self._part else 0.0
+        self._part, self._urgent_at = max(part, faded), now
+        self._urgent += count
+
+    def ended(self, count: int) -> None:
+        """Tasks have left their nodes."""
+        self._ended += count
+
+    def look(self, now: float, utilisation: float, waiting: Callable[[], Iterable[tuple[float, float]]]) -> bool:
+        """Before every round. `waiting` says how many tasks have how much slack left, as (seconds, tasks).
+
+        Whether rates were counted anew.
+        """
+        self._now = now
+        self.peak = is_peak(self.peak, utilisation)
+        if self._looked == -math.inf:
+            self._looked = now
+        passed = now - self._looked
+        if passed < self.look_s:
+            return False
+        self.drain_per_s = _averaged(self.drain_per_s, self._ended / passed, passed, AVERAGE_S)
+        self.urgent_per_s = _averaged(self.urgent_per_s, self._urgent / passed, passed, KEEP_S)
+        self._ended = self._urgent = 0
+        self._looked = now
+        self.lead_s = lead(
+            waiting() if self.peak else (), drain_per_s=self.drain_per_s - self.urgent_per_s, start_up_s=self.start_up_s, full=self.peak
+        )
+        return True
+
+    @property
+    def keep(self) -> bool:
+        """Whether room is kept for urgent tasks: some came lately."""
+        return self._now - self._urgent_at < KEEP_S
+
+    @property
+    def due_first(self) -> bool:
+        """Whether what is due goes before what can wait, whoever holds more: at peak, while urgent tasks come."""
+        return self.peak and self.keep
+
+    @property
+    def fill(self) -> float | None:
+        """How far what can wait may fill the fleet; None: as far as it goes."""
+        return 1.0 - kept(self.urgent_per_s, self.drain_per_s, self._part) if self.keep else None
+
+
+def _averaged(before: float, seen: float, passed: float, over: float) -> float:
+    keep = math.exp(-passed / over)
+    return keep * before + (1 - keep) * seen
