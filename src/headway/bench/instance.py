@@ -41,6 +41,7 @@ class Instance:
     throw_away: bool
     spawned: float  # when (monotonic) its process was started, or ours reached it
     tenant_tokens: list[str] = field(default_factory=list)
+    folder: Path = Path()  # of a throw-away one
 
     @property
     def ledger(self) -> Ledger:
@@ -94,8 +95,8 @@ async def running(url: str, token: str, dsn: str, pids: list[int]) -> AsyncItera
 
 
 @contextlib.asynccontextmanager
-async def throw_away() -> AsyncIterator[Instance]:
-    """`headway up` on a new folder, as a user starts it; everything is gone afterwards."""
+async def throw_away(*words: str) -> AsyncIterator[Instance]:
+    """`headway up` on a new folder, as a user starts it, with more words if wanted; everything is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="headway-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name) / "data"
         command = [sys.executable, "-m", "headway.cli.main", "up", "--port", "0", "--data-dir", str(folder)]
@@ -103,10 +104,11 @@ async def throw_away() -> AsyncIterator[Instance]:
         spawned = time.monotonic()
         process = await asyncio.create_subprocess_exec(
             *command,
+            *words,
             *quiet,
             stdout=asyncio.subprocess.PIPE,
             cwd=name,
-            env=_environment(name),
+            env=environment(name),
             preexec_fn=in_child(None, signal.SIGTERM),  # a benchmark that is killed leaves nothing running
         )
         try:
@@ -115,9 +117,10 @@ async def throw_away() -> AsyncIterator[Instance]:
             dsn = embedded_dsn(folder)
             roots = [process.pid]
             async with _connected(url, token, dsn, roots=roots, throw_away=True, spawned=spawned) as instance:
+                instance.folder = folder
                 yield instance
         finally:
-            await _end(process)
+            await end(process)
 
 
 def embedded_dsn(folder: Path) -> str:
@@ -139,7 +142,7 @@ async def _connected(
         await connection.close()
 
 
-def _environment(folder: str) -> dict[str, str]:
+def environment(folder: str) -> dict[str, str]:
     """Nothing of the caller's Headway: no database, server or settings file of theirs may come under load."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("HEADWAY_")}
     return {**ours, "XDG_CONFIG_HOME": folder}
@@ -153,7 +156,7 @@ async def _first_line(process: asyncio.subprocess.Process) -> str:
     return str(msgspec.json.decode(line)["url"])
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def end(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         process.send_signal(signal.SIGTERM)
         try:

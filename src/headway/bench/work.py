@@ -10,6 +10,11 @@ def noop(text: str) -> str:
     return text[:8]
 
 
+def pause(seconds: float) -> None:
+    """Hold a place for so long, and little else."""
+    time.sleep(seconds)
+
+
 def now(text: str) -> int:
     """When this task began, as its runner saw it (Unix ns)."""
     return time.time_ns()

@@ -32,6 +32,10 @@ def simulate(
     cpus: Annotated[float, typer.Option("--cpus", help="Cpus of each node.")] = 8.0,
     memory: Annotated[float, typer.Option("--memory", help="Memory of each node in GiB.")] = 32.0,
     mean: Annotated[float, typer.Option("--mean", help="Mean run time of a task in seconds.")] = 60.0,
+    tolerance: Annotated[
+        str, typer.Option("--tolerance", help="Longest delay tolerance of delayable tasks.", metavar="TIME")
+    ] = "4h",
+    urgent: Annotated[float, typer.Option("--urgent", help="Part of the tasks that are urgent.", min=0.0, max=1.0)] = 0.2,
     tick: Annotated[float, typer.Option("--tick", help="Seconds between rounds of planning.")] = 1.0,
     policy: Annotated[list[str] | None, typer.Option("--policy", help="headway, fifo, priority; all by default.")] = None,
     history: Annotated[str | None, typer.Option("--history", help="Replay these tasks instead.", metavar="FILE")] = None,
@@ -43,6 +47,7 @@ def simulate(
 ) -> None:
     """Simulate a day: waiting, misses, fairness, fleet."""
     from headway.cli.options import contents
+    from headway.domain.units import seconds
     from headway.errors import InvalidInput
     from headway.simulate.load import Load, generate, recorded
     from headway.simulate.outcome import Fleet
@@ -54,10 +59,13 @@ def simulate(
     for one in wanted:
         if one not in POLICIES:
             raise InvalidInput(f"policy: {one[:40]!r} is unknown", field="policy", hint=f"one of {', '.join(POLICIES)}")
+    longest = seconds(tolerance, "tolerance")
     if tick <= 0 or cpus <= 0 or memory <= 0 or mean <= 0:
         raise InvalidInput("tick, cpus, memory and mean are above 0")
     fleet = Fleet(nodes, cpus, memory, tick)
-    asked = Load(tasks=tasks, tenants=tenants, mean_s=mean, seed=seed)
+    asked = Load(
+        tasks=tasks, tenants=tenants, mean_s=mean, urgent=urgent, periodic=min(0.2, 1.0 - urgent), tolerance_s=longest, seed=seed
+    )
     kept = recorded(contents(history, "--history").splitlines()) if history is not None else None
 
     def load() -> Any:
@@ -83,6 +91,7 @@ def _numbers(one: Outcome) -> dict[str, Any]:
         "utilisation": one.mean_utilisation,
         "peak_s": one.peak_s,
         "put_off_cpus": one.put_off_cpus,
+        "stopped": one.stopped,
         "waits": {
             kind: {
                 "count": waits.count,

@@ -63,7 +63,9 @@ class Loans:
         spaces = [Space(node, tuple(rooms[node].free), rooms[node].capacity) for node in nodes]
         need = {shape: resources.amounts() for shape, resources in rooms.shapes.items()}
         candidates = [
-            Candidate(run.task, node, need[run.shape], CAP_S, now - run.began, now - run.began, run.times, run.away_s, now - run.back_at)
+            Candidate(
+                run.task, node, need[run.shape], CAP_S, now - run.began, now - run.began, run.times, run.away_s, now - run.back_at
+            )
             for node in nodes
             for run in self.on.get(node, {}).values()
             if not run.frozen

@@ -17,7 +17,7 @@ def smallest(policy: str, fleet: Fleet, load: Callable[[], Iterable[Arrival]], *
     while best.missed > missed and high < 100_000:
         low, high = high, high * 2
         best = World(policy, replace(fleet, nodes=high)).run(load())
-    while high - low > max(1, high // 50):
+    while high - low > max(1, high // 100):
         middle = (low + high) // 2
         tried = World(policy, replace(fleet, nodes=middle)).run(load())
         if tried.missed <= missed:

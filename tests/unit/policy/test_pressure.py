@@ -1,0 +1,119 @@
+"""How much room is kept for urgent tasks, what is due first at peak, and what a tenant is entitled to (E1 E2 E4 E5)."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.domain.resources import Capacity, Resources
+from headway.policy.fairness import Usage, water_level
+from headway.policy.order import Head
+from headway.policy.peak import BEGINS, KEEP_S, kept
+from headway.policy.placement import Board, Gate, NodeRoom, Round
+from headway.policy.pressure import Pressure
+
+BASE = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+rates = st.floats(0, 1e4)
+
+
+@given(rates, rates, st.floats(0, 1))
+def test_the_room_kept_is_never_more_than_the_peak_leaves(urgent, drain, part):
+    assert 0 <= kept(urgent, drain, part) <= 1 - BEGINS + 1e-9
+
+
+@given(st.floats(0.01, 100), st.floats(0.01, 100), st.floats(1, 10), st.floats(1e-6, 1e-3))
+def test_more_urgent_tasks_need_more_room_and_a_larger_fleet_a_smaller_part(urgent, drain, more, part):
+    assert kept(urgent * more, drain, part) >= kept(urgent, drain, part)
+    assert kept(urgent, drain, part / more) <= kept(urgent, drain, part)
+
+
+def test_a_large_fleet_keeps_little_and_a_small_one_what_it_did():
+    assert kept(0.2, 1.0, 2 / 80_000) < 0.001
+    assert kept(0.2, 1.0, 2 / 14) == pytest.approx(0.2)
+
+
+def test_room_is_kept_for_a_while_after_urgent_tasks_came_and_not_without():
+    pressure = Pressure()
+    pressure.look(0.0, 0.9, list)
+    assert pressure.peak
+    assert (pressure.keep, pressure.fill, pressure.due_first) == (False, None, False)
+    pressure.came(1, 0.1, 1.0)
+    pressure.look(2.0, 0.9, list)
+    assert pressure.due_first
+    assert pressure.fill is not None
+    assert pressure.fill == pytest.approx(0.8)
+    pressure.look(2.0 + KEEP_S, 0.9, list)
+    assert (pressure.keep, pressure.fill) == (False, None)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.1, 10)), min_size=1, max_size=20), st.floats(0.01, 2))
+def test_the_water_level_divides_the_whole_and_no_more(asked, whole):
+    level = water_level(asked, whole)
+    given_out = sum(min(share, level) * weight for share, weight in asked)
+    wanted = sum(share * weight for share, weight in asked)
+    if wanted > whole:
+        assert given_out == pytest.approx(whole)
+    else:
+        assert level == 1.0, "there is enough for everyone"
+
+
+@given(st.dictionaries(st.integers(1, 8), st.integers(1, 5), min_size=1), st.dictionaries(st.integers(1, 8), st.floats(0, 1)))
+def test_a_tenant_is_entitled_to_no_less_than_an_equal_part_whatever_others_ask_for(held, due):
+    usage = Usage()
+    usage.resize((40, 40))
+    for tenant, count in held.items():
+        usage.add(tenant, ((0, 1),), count)
+    usage.divide(due, utilisation=sum(held.values()) / 40)
+    assert usage.level >= 1 / len(held) - 1e-9
+    assert usage.level <= 1.0
+
+
+def two_tenants() -> Board:
+    """One place. Tenant 1 holds two others and has a due task; tenant 2 holds nothing, and its task can wait an hour."""
+    board = Board({1: Resources(cpus_milli=1)})
+    board.add_node(NodeRoom(1, "n1", Capacity(3, 100, 100)))
+    board.resize()
+    board.hold(1, (1, 1), 2)
+    for tenant, slack in ((1, 0), (2, 3600)):
+        head = board.heads[(tenant, 1)] = Head(more=False)
+        head.keys.append((BASE + datetime.timedelta(seconds=slack), 1000, tenant))
+        board.touched((tenant, 1))
+    return board
+
+
+@pytest.mark.parametrize(("due_first", "winner"), [(False, 2), (True, 1)])
+def test_at_peak_what_is_due_goes_before_what_can_wait_and_else_who_holds_less(due_first, winner):
+    board = two_tenants()
+    [placed] = board.place(Round(10, BASE, due_first=due_first))
+    assert placed.group[0] == winner
+
+
+def test_a_tenant_that_holds_less_than_its_part_and_is_due_goes_first_at_peak_too():
+    board = two_tenants()
+    [placed] = board.place(Round(10, BASE + datetime.timedelta(hours=2), due_first=True))
+    assert placed.group[0] == 2
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.integers(-50, 50)), min_size=1, max_size=40),
+    st.integers(1, 6),
+    st.lists(st.booleans()),
+)
+def test_nothing_that_is_due_is_forgotten_while_the_peak_comes_and_goes(tasks, places, peaks):
+    """Only what is due may go; whoever is handed out ends before the next round. In the end nothing due is left."""
+    board = Board({1: Resources(cpus_milli=1)})
+    board.add_node(NodeRoom(1, "n1", Capacity(places, 1000, 1000)))
+    board.resize()
+    for tenant in {tenant for tenant, _ in tasks}:
+        head = board.heads[(tenant, 1)] = Head(more=False)
+        head.keys.extend(sorted((BASE + datetime.timedelta(seconds=at), 1, n) for n, (of, at) in enumerate(tasks) if of == tenant))
+        board.touched((tenant, 1))
+    gone = 0
+    for peak in [*peaks, *[True] * (len(tasks) + 1)]:
+        for placed in board.place(Round(1000, BASE, lambda _shape, _tight: Gate.DUE, due_first=peak)):
+            gone += len(placed.keys)
+            board.hold(1, placed.group, -len(placed.keys))
+    assert gone == sum(at <= 0 for _, at in tasks)
