@@ -283,11 +283,11 @@ async def test_no_room_is_kept_for_a_tenant_with_more_than_its_part_while_the_ot
         await eventually(lambda: known(single, 1))
         await submit(core, function(category="urgent"), tenant=flood)
         await eventually(lambda: known(flood, 2))
-        assert not core.planner.conditions.keep
+        assert not core.planner.conditions.pressure.keep
         core.planner.changed([group for group in heads if group[0] == single])  # unread, as when it had just come
         core.planner.ready({group: [head.keys[0]] for group, head in heads.items() if group[0] == flood})
         await core.planner.run_once()
-        assert not core.planner.conditions.keep
+        assert not core.planner.conditions.pressure.keep
 
 
 async def test_fairness_is_counted_from_the_database_so_a_new_leader_goes_on_where_the_old_one_stopped(dsn):

@@ -48,8 +48,9 @@ class Conditions:
         """Keep room when urgent tasks came, but not for a tenant that has more than its part already."""
         rules, usage = self.definitions.rules, self.board.usage
         for (tenant, shape), count in came.items():
-            if rules.get(shape, _DEFAULT).urgent and usage.is_entitled(tenant):
-                self.pressure.came(count, self.board.rooms.part(shape), time.monotonic())
+            if rules.get(shape, _DEFAULT).urgent:
+                part = self.board.rooms.part(shape)
+                self.pressure.came(count, part, time.monotonic(), under_part=usage.is_under_part(tenant))
 
     def look(self, now: datetime.datetime) -> None:
         """Before every round."""
@@ -58,7 +59,7 @@ class Conditions:
         board = self.board
         slacks = lambda: [((key[0] - now).total_seconds(), count) for key, count in board.waiting()]  # noqa: E731
         if self.pressure.look(time.monotonic(), board.rooms.utilisation(), slacks):
-            board.divide()
+            board.divide(due_first=self.pressure.due_first)
 
     @property
     def tight(self) -> bool:

@@ -105,6 +105,10 @@ class Usage:
         weight = held.claim.weight if held is not None else 1.0
         return weight / self.weight if self.weight > 0 else 1.0
 
+    def is_under_part(self, tenant: int) -> bool:
+        """Whether it holds less than an equal part, or has nobody to share with."""
+        return self.share(tenant) * self.weight < 1.0 or len(self.tenants) <= 1
+
     def is_entitled(self, tenant: int) -> bool:
         """Whether it holds less than its part, or has nobody to share with."""
         return self.share(tenant) < self.level or len(self.tenants) <= 1
@@ -121,6 +125,11 @@ class Usage:
             if tenant in found:
                 found[tenant] += part / weights[tenant]
         self.asked = water_level([(share, weights[tenant]) for tenant, share in found.items()], whole)
+        self._weigh(self.weight)
+
+    def divide_evenly(self) -> None:
+        """An equal part for everyone, whatever they ask for."""
+        self.asked = 0.0
         self._weigh(self.weight)
 
     def until(self, tenant: int, need: Need, share: float, most: int) -> int:

@@ -279,8 +279,11 @@ class Board:
                 last, at = at, at + 1 + (at - head.taken)
         return found
 
-    def divide(self) -> None:
-        """Find anew what a tenant is entitled to, from what each holds and has due: what can wait asks for nothing yet."""
+    def divide(self, *, due_first: bool) -> None:
+        """Find anew what a tenant is entitled to. At peak, what can wait asks for nothing yet, and leaves its part to what is due."""
+        if not due_first:
+            self.usage.divide_evenly()
+            return
         due: dict[int, float] = {}
         after: Key = (self.horizon, _LAST, _LAST)
         for shape, lane in self.lanes.items():

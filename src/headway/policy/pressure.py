@@ -27,15 +27,21 @@ class Pressure:
     _now: float = 0.0
     _looked: float = -math.inf
     _urgent_at: float = -math.inf
+    _came_at: float = -math.inf
     _part: float = 0.0  # of the fleet, that a large urgent task takes
     _urgent: int = 0  # since it was looked at
     _ended: int = 0
 
-    def came(self, count: int, part: float, now: float) -> None:
-        """Urgent tasks have come, of a tenant that has less than its part of the fleet; each takes `part` of the fleet."""
-        faded = self._part * math.exp((self._urgent_at - now) / KEEP_S) if self._part else 0.0
-        self._part, self._urgent_at = max(part, faded), now
+    def came(self, count: int, part: float, now: float, *, under_part: bool) -> None:
+        """Urgent tasks have come, each of which takes `part` of the fleet.
+
+        Room is kept when their tenant has less than an equal part: one that holds more cannot make others wait.
+        """
+        faded = self._part * math.exp((self._came_at - now) / KEEP_S) if self._part else 0.0
+        self._part, self._came_at = max(part, faded), now
         self._urgent += count
+        if under_part:
+            self._urgent_at = now
 
     def ended(self, count: int) -> None:
         """Tasks have left their nodes."""

@@ -91,8 +91,7 @@ class World:
         self._wait(self._task, one, 0)
         if urgent and self.ours:
             heapq.heappush(self.latest, (one.start_by, self._task, one.tenant, one.shape))
-            if self.board.usage.is_entitled(one.tenant):
-                self.pressure.came(1, self.parts[one.shape], self.now)
+            self.pressure.came(1, self.parts[one.shape], self.now, under_part=self.board.usage.is_under_part(one.tenant))
 
     def _wait(self, task: int, one: Arrival, times: int) -> None:
         self.waiting[task] = (one, times)
@@ -144,7 +143,7 @@ class World:
         asked = Round(most, cast(Any, 0.0))
         if self.ours:
             if pressure.look(self.now, board.rooms.utilisation(), self._slacks):
-                board.divide()
+                board.divide(due_first=pressure.due_first)
             asked = Round(most, cast(Any, self.now + pressure.lead_s), self._gate, pressure.due_first, pressure.fill)
         while plan := board.place(asked):
             pressure.peak = pressure.peak or (self.ours and board.tight)

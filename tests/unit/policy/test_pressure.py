@@ -40,7 +40,10 @@ def test_room_is_kept_for_a_while_after_urgent_tasks_came_and_not_without():
     pressure.look(0.0, 0.9, list)
     assert pressure.peak
     assert (pressure.keep, pressure.fill, pressure.due_first) == (False, None, False)
-    pressure.came(1, 0.1, 1.0)
+    pressure.came(9, 0.1, 1.0, under_part=False)
+    pressure.look(1.5, 0.9, list)
+    assert not pressure.keep, "who holds more than its part cannot make others wait"
+    pressure.came(1, 0.1, 1.5, under_part=True)
     pressure.look(2.0, 0.9, list)
     assert pressure.due_first
     assert pressure.fill is not None
@@ -69,6 +72,8 @@ def test_a_tenant_is_entitled_to_no_less_than_an_equal_part_whatever_others_ask_
     usage.divide(due, utilisation=sum(held.values()) / 40)
     assert usage.level >= 1 / len(held) - 1e-9
     assert usage.level <= 1.0
+    usage.divide_evenly()
+    assert usage.level == pytest.approx(1 / len(held))
 
 
 def two_tenants() -> Board:
