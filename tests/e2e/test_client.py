@@ -146,6 +146,16 @@ def test_a_tree_is_watched_to_its_end(hw: Client) -> None:
     assert (last.state, [level.left for level in last.levels]) == ("succeeded", [0, 0])
 
 
+def test_a_tree_with_a_key_is_submitted_once(hw: Client) -> None:
+    tasks = [{"name": "leaf", "command": "true"}, {"name": "root", "command": "true", "after": ["leaf"]}]
+    first = hw.submit_tree("keyed", tasks, key="tree-of-today")
+    again = hw.submit_tree("keyed", tasks, key="tree-of-today")
+    assert (again.tree, again.ids) == (first.tree, first.ids)
+    with pytest.raises(errors.IdempotencyConflict):
+        hw.submit_tree("keyed", tasks[:1], key="tree-of-today")
+    assert len(hw.trees(name="keyed").trees) == 1
+
+
 def test_the_executor_completes_and_cancels_futures(hw: Client) -> None:
     with Executor(hw, attempts=2, retry={"interval": 0}) as pool:
         assert list(pool.map(jobs.plain, range(50))) == [2 * i for i in range(50)]

@@ -176,3 +176,37 @@ def test_predictions_know_what_ran(hw: Client) -> None:
     assert 0.1 < said.tasks["nap"].seconds < 60
     assert said.tasks["nap"].low <= said.tasks["nap"].seconds <= said.tasks["nap"].high
     assert said.tasks["rest"] is None
+
+
+NAPS = """
+naps:
+  task:
+    command: [sleep, "0.3"]
+    long: {command: [sleep, "0.7"]}
+    short: {command: [sleep, "0.01"]}
+    new: {command: [echo, "never ran"]}
+"""
+
+
+def test_a_plan_tells_the_times_of_earlier_runs(up: Upped, hw: Client, tmp_path: Path) -> None:
+    file = tmp_path / "naps.yaml"
+    file.write_text(NAPS)
+    before = headway(up, "plan", str(file))
+    assert before.returncode == 0
+    assert "predicted" not in before.stdout
+    ran = [{"name": name, "command": ["sleep", length]} for name, length in (("task", "0.3"), ("long", "0.7"), ("short", "0.01"))]
+    for handle in hw.submit_many(ran * 4):
+        handle.result(120)
+
+    def known() -> Any:
+        (tree,) = json.loads(headway(up, "plan", str(file), "--json").stdout)["trees"]
+        times = {task["name"]: task["predicted_s"] for task in tree["tasks"] if "predicted_s" in task}
+        return (tree, times) if len(times) == 3 else None
+
+    tree, times = until(known)
+    assert tree["critical_path"] == ["long", "task"]
+    assert times["long"] > times["task"] > times["short"]
+    assert tree["predicted_s"] == pytest.approx(times["long"] + times["task"], abs=0.002)
+    drawn = headway(up, "plan", str(file)).stdout
+    assert "critical path: long → task" in drawn
+    assert "predicted: about " in drawn

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from headway.domain.lifecycle import State
+from headway.domain.spec import TaskSpec
 from headway.errors import Conflict, CyclicGraph, IdempotencyConflict, InvalidInput, UnsatisfiableResources
 from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
 
@@ -67,6 +69,43 @@ async def test_a_key_used_by_many_at_the_same_time_makes_one_task(dsn):
         receipts = await asyncio.gather(*(submit(c, function(idempotency_key="k")) for c in (core, other) * 20))
         assert len({r.ids[0] for r in receipts}) == 1
         assert sum(r.created[0] for r in receipts) == 1
+
+
+async def keyed_tree(core, hash: bytes = b"h", **fields):
+    specs = [msgspec.convert(task, TaskSpec) for task in (function(name="a", **fields), function(name="b", after=["a"]))]
+    drafts = await core.drafts.many(1, specs)
+    return await core.admission.submit(1, drafts, tree="t", key=("k", hash))
+
+
+async def test_the_key_of_a_tree_gives_the_first_tree_back_also_when_tasks_of_it_have_ended(dsn):
+    async with engine(dsn) as core:
+        first = await keyed_tree(core)
+        agent = await ScriptedAgent(core).join()
+        (order,) = await agent.orders(1)
+        await agent.succeed(order)
+        again = await keyed_tree(core)
+        assert (again.tree, again.ids, again.created) == (first.tree, first.ids, [False, False])
+        assert await count(core, "tree") == 1
+        assert await count(core, "tree_level") == 2
+        with pytest.raises(IdempotencyConflict):
+            await keyed_tree(core, b"another")
+        assert await count(core, "tree") == 1
+
+
+async def test_the_key_of_a_tree_used_by_many_at_the_same_time_makes_one_tree(dsn):
+    async with engine(dsn) as core, engine(dsn, holder="other") as other:
+        receipts = await asyncio.gather(*(keyed_tree(c) for c in (core, other) * 10))
+        assert len({(r.tree, *r.ids) for r in receipts}) == 1
+        assert sum(True in r.created for r in receipts) == 1
+        assert await count(core) == 2
+
+
+async def test_a_tree_that_is_refused_leaves_no_key_behind(dsn):
+    async with engine(dsn) as core:
+        with pytest.raises(InvalidInput, match="there is no task 77"):
+            await keyed_tree(core, after=[77])
+        assert (await count(core, "idempotency_key"), await count(core, "tree")) == (0, 0)
+        assert (await keyed_tree(core)).created == [True, True]
 
 
 async def test_keys_of_two_tenants_do_not_meet(dsn):

@@ -266,8 +266,8 @@ def _operation(route: Route, schemas: dict[str, dict[str, Any]]) -> dict[str, An
     if route.answer is not None:
         good["content"] = {route.media: {"schema": _schema(route.answer, schemas)}}
     answers: dict[str, Any] = {str(route.status): good}
-    if route.path == "/v1/tasks" and route.method == "post":
-        answers["200"] = {**good, "description": "The idempotency key gave the first task back"}
+    if route.path in ("/v1/tasks", "/v1/trees") and route.method == "post":
+        answers["200"] = {**good, "description": "The idempotency key gave the first one back"}
     if route.parameters is _CONFIRM:
         answers["202"] = {**good, "description": "The node has not answered yet; it is told until it does"}
     problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}

@@ -12,11 +12,12 @@ from litestar import Response, get, post
 from headway.api.query import MAX_LIMIT, seconds_of, whole
 from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_of, id_of, rate_headers_of
 from headway.api.tree_views import summary, tree_row, tree_view
-from headway.domain.checks import check_name
+from headway.domain.checks import check_key, check_name
 from headway.domain.identity import MAX_ID
 from headway.domain.lifecycle import State
 from headway.domain.spec import TaskSpec
 from headway.domain.tree import EAGER, check_levels
+from headway.errors import InvalidInput
 from headway.store.queries import query
 from headway.wire.views.tasks import AcceptedMany
 from headway.wire.views.trees import TreePage
@@ -39,11 +40,24 @@ async def submit_tree(request: Http) -> Response[bytes]:
     spec = await body_of(request, TreeSpec)
     check_name(spec.name)
     strict = check_levels(spec.levels)
+    key = _key_of(request, spec)
     drafts = await core.drafts.many(caller.tenant, spec.tasks)
     await core.promises.check(caller.tenant, [draft for draft in drafts if not draft.edges])  # the rest begins when those have ended
-    receipt = await core.admission.submit(caller.tenant, drafts, tree=spec.name, strict=strict)
+    receipt = await core.admission.submit(caller.tenant, drafts, tree=spec.name, strict=strict, key=key)
     accepted = AcceptedMany([str(i) for i in receipt.ids], len(receipt.ids), str(receipt.tree))
-    return answer(accepted, 201, rate_headers_of(core, caller.tenant))
+    return answer(accepted, 201 if True in receipt.created else 200, rate_headers_of(core, caller.tenant))
+
+
+def _key_of(request: Http, spec: TreeSpec) -> tuple[str, bytes] | None:
+    """The idempotency key of the whole tree, and what tells this tree from another one."""
+    key = request.headers.get("idempotency-key")
+    if key is None:
+        return None
+    check_key(key)
+    try:
+        return key, hashlib.blake2b(msgspec.json.encode(spec), digest_size=16).digest()
+    except OverflowError:
+        raise InvalidInput("tasks: a number is larger than 64 bits", field="tasks") from None
 
 
 @post("/v1/trees/stream", status_code=201, request_max_body_size=None)
@@ -51,6 +65,10 @@ async def stream_tree(request: Http) -> Response[bytes]:
     """A tree of any size: one task a line (NDJSON). The ids are not answered; `GET /v1/tasks?tree=` lists them."""
     caller = await caller_of(request, *PEOPLE)
     core = core_of(request)
+    if "idempotency-key" in request.headers:
+        raise InvalidInput(
+            "the header Idempotency-Key does not go with a stream", hint="submit the tree in one request, by POST /v1/trees"
+        )
     name = request.query_params.get("name", "")
     check_name(name)
     strict = check_levels(request.query_params.get("levels", EAGER))

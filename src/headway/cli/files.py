@@ -53,15 +53,22 @@ def plan(
     import headway.treefile.drawing as draw
     from headway.cli.work import trees
 
-    kinds = {"text": draw.text, "mermaid": draw.mermaid, "dot": draw.dot}
+    kinds = ("text", "mermaid", "dot")
     if drawing not in kinds:
         raise typer.BadParameter(f"{drawing!r} is not one of {', '.join(kinds)}", param_hint="--format")
     found = trees(file, param)
     times = _times(terminal, found)
+
+    def drawn() -> str:
+        if drawing == "mermaid":
+            return draw.mermaid(found, times)
+        one = draw.dot if drawing == "dot" else draw.text
+        return "\n\n".join(one(tree, times.get(tree.name, {})) for tree in found)
+
     terminal.answer(
         draw.plan_json(found, times),
         ids=[task.name for tree in found for task in tree.tasks],
-        table=lambda: "\n\n".join(kinds[drawing](tree, times.get(tree.name, {})) for tree in found),
+        table=drawn,
     )
 
 

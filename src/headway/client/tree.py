@@ -103,18 +103,18 @@ class Tree:
         node = self._nodes[spec["name"]] = Node(spec["name"], spec)
         return node
 
-    def submit(self, client: Client | None = None) -> TreeHandle:
-        """Store all of it. It is durable when this returns."""
+    def submit(self, client: Client | None = None, *, key: str | None = None) -> TreeHandle:
+        """Store all of it. It is durable when this returns. The same key again gives the first tree back."""
         client = client or face.active()
-        return TreeHandle(client, client.thread.run(self.submit_to(client.aio)))
+        return TreeHandle(client, client.thread.run(self.submit_to(client.aio, key=key)))
 
-    async def submit_to(self, client: AsyncClient) -> str:
+    async def submit_to(self, client: AsyncClient, *, key: str | None = None) -> str:
         """Store all of it with an AsyncClient; the id of the tree."""
         specs = [node.spec for node in self]
-        if len(specs) > STREAMED and not any("for_each" in spec or "idempotency_key" in spec for spec in specs):
+        if key is None and len(specs) > STREAMED and not any("for_each" in spec or "idempotency_key" in spec for spec in specs):
             accepted = await client.stream_tree(self.name, specs, levels=self.levels)
         else:
-            accepted = await client.submit_tree(self.name, specs, levels=self.levels)
+            accepted = await client.submit_tree(self.name, specs, levels=self.levels, key=key)
         if accepted.tree is None:
             raise AssertionError("the server answers a tree with its id")
         return accepted.tree

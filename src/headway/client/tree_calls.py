@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator, Iterable
 
 from headway.client.calls import BULK_TIMEOUT, STREAM_TIMEOUT, Calls, Spec, encode, said, segment
@@ -15,10 +16,14 @@ from headway.wire.views.trees import TreePage, TreeView
 class TreeCalls(Calls):
     """Of whole trees."""
 
-    async def submit_tree(self, name: str, tasks: Iterable[Spec], *, levels: str = EAGER) -> AcceptedMany:
-        """Submit named tasks that wait for each other (`after`), as one tree. `levels="strict"`: each level waits for the one below."""
+    async def submit_tree(self, name: str, tasks: Iterable[Spec], *, levels: str = EAGER, key: str | None = None) -> AcceptedMany:
+        """Submit named tasks that wait for each other (`after`), as one tree. `levels="strict"`: each level waits for the one below.
+        The same `key` gives the first tree back; without one it gets a key of its own, so that a lost answer can be asked for again."""
         body = encode({"name": name, "tasks": [said(task) for task in tasks], "levels": levels})
-        return await self._to.ask("POST", "/v1/trees", AcceptedMany, body=body, timeout=BULK_TIMEOUT)
+        headers = {"idempotency-key": key or f"auto-{secrets.token_hex(12)}"}
+        return await self._to.ask(
+            "POST", "/v1/trees", AcceptedMany, body=body, headers=headers, repeatable=True, timeout=BULK_TIMEOUT
+        )
 
     async def stream_tree(self, name: str, tasks: Iterable[Spec], *, levels: str = EAGER) -> AcceptedMany:
         """The same for trees of any size; their ids are not answered."""

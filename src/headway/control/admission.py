@@ -62,9 +62,17 @@ class Admission:
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def submit(
-        self, tenant: int, drafts: Sequence[Draft], *, tree: str | None = None, strict: bool = False, parent: Parent | None = None
+        self,
+        tenant: int,
+        drafts: Sequence[Draft],
+        *,
+        tree: str | None = None,
+        strict: bool = False,
+        parent: Parent | None = None,
+        key: tuple[str, bytes] | None = None,
     ) -> Receipt:
-        """Store the drafts, all or nothing, and return once they are durable. With a parent they are its subtasks."""
+        """Store the drafts, all or nothing, and return once they are durable. With a parent they are its subtasks. `key`: of the whole
+        tree, with the hash of what was asked for."""
         self.fleet.check_satisfiable(draft.interned for draft in drafts)
         weight = sum(draft.weight() for draft in drafts)
         if self._bytes and self._bytes + weight > self.queue_bytes:
@@ -80,6 +88,8 @@ class Admission:
             raise
         done = asyncio.get_running_loop().create_future()
         request = Request(tenant, drafts, tree, done, strict, parent=parent, asked=drafts)
+        if key is not None:
+            request.key, request.key_hash = key
         if allowance is not None:
             done.add_done_callback(lambda _: self._stored(allowance, request, len(drafts), began))
         self._waiting.append(request)

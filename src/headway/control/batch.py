@@ -30,6 +30,7 @@ _UNCLAIM = query("key.unclaim")
 _MARK = query("task.mark_upstream")
 _ENDED = query("task.ended_upstream")
 _TREE = query("tree.add")
+_IDS = query("tree.first_ids")
 _LEVELS = query("tree.add_levels")
 _FANS = query("fanout.add")
 _NOTHING: list[int] = []
@@ -48,7 +49,10 @@ class Request:
     fresh_ids: list[int] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)  # the fresh ones, or those of tasks that had the key before
     created: list[bool] = field(default_factory=list)
-    tree: int | None = None
+    fresh_tree: int | None = None
+    tree: int | None = None  # the fresh one, or the one that had the key before
+    key: str | None = None  # of the whole tree
+    key_hash: bytes = b""
     error: HeadwayError | None = None
     state: int = State.READY
     start_by_us: int = 0
@@ -79,7 +83,7 @@ class Batch:
         self._kinds: dict[tuple[int, int, int, int, int, int | None], _Kind] = {}
         supply = iter(ids)
         for request in requests:
-            request.tree = next(supply) if request.tree_name else None
+            request.fresh_tree = next(supply) if request.tree_name else None
             request.fresh_ids = list(islice(supply, len(request.drafts)))
         self.reset()
 
@@ -88,7 +92,7 @@ class Batch:
         self._ready.clear()
         for request in self.requests:
             request.error = None
-            request.ids = list(request.fresh_ids)
+            request.ids, request.tree = list(request.fresh_ids), request.fresh_tree
             if request.parent is not None:
                 request.drafts, request.tree = request.asked, None
             request.created = [True] * len(request.drafts)
@@ -267,13 +271,21 @@ async def _admit_subtasks(connection: Connection, request: Request, parent: Pare
     request.tree, request.error = admitted.tree, admitted.error
 
 
+_WHOLE = -1  # the position of the key of a whole tree
+
+
+def _wanted_keys(batch: Batch) -> Iterator[tuple[int, str, bytes, int, int, int]]:
+    """(tenant, key, hash, id, request, position) of every key of the batch."""
+    for n, request in enumerate(batch.requests):
+        if request.key is not None and request.tree is not None:
+            yield request.tenant, request.key, request.key_hash, request.tree, n, _WHOLE
+        for position, draft in enumerate(request.drafts):
+            if draft.key is not None and request.parent is None:
+                yield request.tenant, draft.key, draft.key_hash, request.ids[position], n, position
+
+
 async def _claim_keys(connection: Connection, batch: Batch) -> None:
-    wanted = sorted(
-        (request.tenant, draft.key, draft.key_hash, request.ids[position], n, position)
-        for n, request in enumerate(batch.requests)
-        for position, draft in enumerate(request.drafts)
-        if draft.key is not None and request.parent is None
-    )
+    wanted = sorted(_wanted_keys(batch))
     if not wanted:
         return
     columns = [list(column) for column in zip(*wanted, strict=True)]
@@ -296,9 +308,19 @@ async def _claim_keys(connection: Connection, batch: Batch) -> None:
                 hint="use a new key for a new task",
                 task=str(first["task"]),
             )
-        else:
+        elif position == _WHOLE:
+            await _give_back(connection, request, first["task"])
+        elif request.tree == request.fresh_tree:
             request.ids[position] = first["task"]
             request.created[position] = False
+
+
+async def _give_back(connection: Connection, request: Request, tree: int) -> None:
+    """The key was used before: the answer is the tree of then. What its tasks submitted since has later ids."""
+    rows = await connection.fetch(_IDS, tree, len(request.drafts))
+    request.tree, request.ids = tree, [row["id"] for row in rows]
+    request.drafts = request.drafts[: len(rows)]  # those of a dead letter that was purged are not there
+    request.created = [False] * len(rows)
 
 
 async def _unclaim_failed(connection: Connection, batch: Batch) -> None:
@@ -310,6 +332,7 @@ async def _unclaim_failed(connection: Connection, batch: Batch) -> None:
         for draft, task, new in zip(request.drafts, request.ids, request.created, strict=True)
         if draft.key is not None and new
     ]
+    rows += [(r.tenant, r.key, r.tree) for r in batch.requests if r.error is not None and r.key is not None and r.tree == r.fresh_tree]
     if rows:
         await connection.execute(_UNCLAIM, *([r[i] for r in rows] for i in range(3)))
 

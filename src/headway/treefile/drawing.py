@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from headway.domain.define import define
@@ -19,6 +19,7 @@ WIDTH = 60  # of what a task runs; the rest of the line belongs to its name and 
 
 Times = Mapping[str, float]  # seconds that tasks are expected to take, by name; those that never ran are not there
 _NO_TIMES: Times = {}
+_NO_TREES: Mapping[str, Times] = {}
 
 
 def critical_path(tree: Tree, times: Times = _NO_TIMES) -> list[str]:
@@ -27,7 +28,7 @@ def critical_path(tree: Tree, times: Times = _NO_TIMES) -> list[str]:
     return longest_path(tree.after, {task.name: times.get(task.name, usual) for task in tree.tasks})
 
 
-def plan_json(trees: Iterable[Tree], times: Mapping[str, Times] = {}) -> dict[str, Any]:
+def plan_json(trees: Iterable[Tree], times: Mapping[str, Times] = _NO_TREES) -> dict[str, Any]:
     """The fixed shape of `plan FILE -o json`; predicted times where history knows them."""
     return {"trees": [_tree_json(tree, times.get(tree.name, _NO_TIMES)) for tree in trees]}
 
@@ -71,12 +72,23 @@ def text(tree: Tree, times: Times = _NO_TIMES) -> str:
     return "\n".join(lines)
 
 
-def mermaid(tree: Tree, times: Times = _NO_TIMES) -> str:
-    """A flow chart that GitHub and most wikis draw."""
-    ids = {task.name: f"t{number}" for number, task in enumerate(tree.tasks)}
-    lines = ["flowchart BT", f"  %% {_one_line(tree.name)}"]
+def mermaid(trees: Sequence[Tree], times: Mapping[str, Times] = _NO_TREES) -> str:
+    """A flow chart that GitHub and most wikis draw. A chart begins once, so several trees are parts of one."""
+    if len(trees) == 1:
+        return "\n".join(["flowchart BT", *_chart(trees[0], times.get(trees[0].name, _NO_TIMES), "")])
+    lines = ["flowchart BT"]
+    for number, tree in enumerate(trees):
+        prefix = f"tree{number}"
+        inside = _chart(tree, times.get(tree.name, _NO_TIMES), prefix)
+        lines += [f'  subgraph {prefix}["{_escape(_one_line(tree.name))}"]', *(f"  {line}" for line in inside), "  end"]
+    return "\n".join(lines)
+
+
+def _chart(tree: Tree, times: Times, prefix: str) -> list[str]:
+    ids = {task.name: f"{prefix}t{number}" for number, task in enumerate(tree.tasks)}
+    lines = [f"  %% {_one_line(tree.name)}"]
     for level, tasks in tree.levels.items():
-        lines.append(f'  subgraph level{level}["level {level}"]')
+        lines.append(f'  subgraph {prefix}level{level}["level {level}"]')
         lines += [f'    {ids[task.name]}["{_escape(task.name)}"]' for task in tasks]
         lines.append("  end")
     for task in tree.tasks:
@@ -86,7 +98,7 @@ def mermaid(tree: Tree, times: Times = _NO_TIMES) -> str:
     if critical := critical_path(tree, times):
         lines.append("  classDef critical stroke-width:3px")
         lines.append(f"  class {','.join(ids[name] for name in critical)} critical")
-    return "\n".join(lines)
+    return lines
 
 
 def dot(tree: Tree, times: Times = _NO_TIMES) -> str:

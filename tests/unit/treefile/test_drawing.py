@@ -62,12 +62,22 @@ def test_the_json_has_the_documented_shape() -> None:
 
 
 def test_mermaid_has_a_node_for_each_task_and_marks_the_kind_of_an_edge() -> None:
-    drawn = mermaid(NIGHTLY)
+    drawn = mermaid([NIGHTLY])
     assert drawn.startswith("flowchart BT\n")
     assert 't4["alarm #quot;x#quot;"]' in drawn
     assert "t3 --> t2" in drawn
     assert "t0 -. failed .-> t4" in drawn
     assert "class t3,t2,t0,t4 critical" in drawn
+
+
+def test_several_trees_are_parts_of_one_mermaid_chart() -> None:
+    drawn = mermaid([NIGHTLY, NIGHTLY])
+    assert drawn.count("flowchart") == 1
+    assert 'subgraph tree0["nightly"]' in drawn
+    assert 'subgraph tree1["nightly"]' in drawn
+    assert drawn.count("subgraph") == drawn.count("\n  end") + drawn.count("\n    end")
+    assert "tree0t3 --> tree0t2" in drawn
+    assert "tree1t3 --> tree1t2" in drawn
 
 
 def test_dot_puts_a_level_on_one_rank() -> None:

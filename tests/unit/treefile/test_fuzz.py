@@ -68,7 +68,7 @@ def read(source: str) -> None:
     assert refused is None or (refused.extra["line"] >= 1 and refused.extra["column"] >= 1)
     for tree in trees:
         assert text(tree)
-        assert mermaid(tree)
+        assert mermaid([tree])
         assert dot(tree)
         assert all(msgspec.json.encode(task.spec) for task in tree.tasks)
     assert bool(plan_json(trees)["trees"]) == (refused is None)

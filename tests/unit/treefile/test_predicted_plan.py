@@ -20,7 +20,7 @@ def test_the_longest_chain_is_by_time_when_times_are_known():
     assert "predicted: about 1m35s" in drawn
     assert "level 1 (2 at the same time, about 1m30s)" in drawn
     assert "× 2" in drawn
-    assert "class t3,t0 critical" in mermaid(TREE, times)
+    assert "class t3,t0 critical" in mermaid([TREE], {"n": times})
 
 
 def test_what_never_ran_is_said_and_left_out_of_the_sum():

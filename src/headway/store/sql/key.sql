@@ -14,12 +14,14 @@ delete from idempotency_key k using unnest($1::int[], $2::text[], $3::bigint[]) 
 where k.tenant = r.tenant and k.key = r.key and k.task = r.task;
 
 -- name: expire
--- Keys whose task ended a day ago: they may be used again.
+-- Keys whose task, or tree, ended a day ago: they may be used again.
 with old as (
     select k.tenant, k.key from idempotency_key k
     where k.task < $1 and not exists (select 1 from task where id = k.task)
         and not exists (select 1 from dead_letter where id = k.task)
         and not exists (select 1 from task_history h where h.id = k.task and h.ended_at > clock_timestamp() - interval '24 hours')
+        and not exists (select 1 from task where tree = k.task)
+        and not exists (select 1 from tree_level l where l.tree = k.task and l.last_at > clock_timestamp() - interval '24 hours')
     order by k.task limit $2
 )
 delete from idempotency_key k using old where k.tenant = old.tenant and k.key = old.key;

@@ -57,6 +57,10 @@ select exists (select 1 from task where state in (3, 4, 5) and tree = $1);
 -- name: live_ids
 select id from task where tree = $1 order by id limit $2;
 
+-- name: first_ids
+-- The ids of a tree's first tasks, wherever they are now.
+select id from task_anywhere where tree = $1 order by id limit $2;
+
 -- name: add_levels
 insert into tree_level (tree, level, total) select $1, level, total from unnest($2::int[], $3::int[]) as l (level, total);
 
