@@ -332,7 +332,9 @@ async def _unclaim_failed(connection: Connection, batch: Batch) -> None:
         for draft, task, new in zip(request.drafts, request.ids, request.created, strict=True)
         if draft.key is not None and new
     ]
-    rows += [(r.tenant, r.key, r.tree) for r in batch.requests if r.error is not None and r.key is not None and r.tree == r.fresh_tree]
+    for request in batch.requests:
+        if request.error is not None and request.key is not None and request.fresh_tree is not None:
+            rows.append((request.tenant, request.key, request.fresh_tree))
     if rows:
         await connection.execute(_UNCLAIM, *([r[i] for r in rows] for i in range(3)))
 
