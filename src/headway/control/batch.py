@@ -53,6 +53,7 @@ class Request:
     tree: int | None = None  # the fresh one, or the one that had the key before
     key: str | None = None  # of the whole tree
     key_hash: bytes = b""
+    twin: Request | None = None  # of the same batch, with the same key before this one
     error: HeadwayError | None = None
     state: int = State.READY
     start_by_us: int = 0
@@ -91,7 +92,7 @@ class Batch:
         """Before every try: a deadlock makes PostgreSQL run the batch again."""
         self._ready.clear()
         for request in self.requests:
-            request.error = None
+            request.error = request.twin = None
             request.ids, request.tree = list(request.fresh_ids), request.fresh_tree
             if request.parent is not None:
                 request.drafts, request.tree = request.asked, None
@@ -239,6 +240,9 @@ async def store_batch(connection: Connection, batch: Batch) -> None:
         tasks += new_tasks
         edges += new_edges
         edges += more_edges
+    for request in batch.requests:
+        if request.twin is not None:
+            request.error = request.error or request.twin.error
     await _unclaim_failed(connection, batch)
     await copy_tasks(connection, tasks)
     await copy_edges(connection, edges)
@@ -309,18 +313,19 @@ async def _claim_keys(connection: Connection, batch: Batch) -> None:
                 task=str(first["task"]),
             )
         elif position == _WHOLE:
-            await _give_back(connection, request, first["task"])
+            await _give_back(connection, batch, request, first["task"])
         elif request.tree == request.fresh_tree:
             request.ids[position] = first["task"]
             request.created[position] = False
 
 
-async def _give_back(connection: Connection, request: Request, tree: int) -> None:
+async def _give_back(connection: Connection, batch: Batch, request: Request, tree: int) -> None:
     """The key was used before: the answer is the tree of then. What its tasks submitted since has later ids."""
-    rows = await connection.fetch(_IDS, tree, len(request.drafts))
-    request.tree, request.ids = tree, [row["id"] for row in rows]
-    request.drafts = request.drafts[: len(rows)]  # those of a dead letter that was purged are not there
-    request.created = [False] * len(rows)
+    request.twin = next((r for r in batch.requests if r.fresh_tree == tree), None)  # its tasks are about to be stored
+    ids = request.twin.fresh_ids if request.twin else [r["id"] for r in await connection.fetch(_IDS, tree, len(request.drafts))]
+    request.tree, request.ids = tree, list(ids)
+    request.drafts = request.drafts[: len(ids)]  # those of a dead letter that was purged are not there
+    request.created = [False] * len(ids)
 
 
 async def _unclaim_failed(connection: Connection, batch: Batch) -> None:
