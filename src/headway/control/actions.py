@@ -92,8 +92,8 @@ class Actions:
                 _REVIVE, [row["id"] for row in rows], [n.id for n in new], [n.shape for n in new], [n.definition.cap_ms for n in new],
                 [n.definition.tolerance_ms for n in new], [n.definition.category for n in new], new_input,
             )  # fmt: skip
-            await bounded_waiting.remember(connection, zip((row["id"] for row in rows), new, strict=True))
             effects.clear()
+            effects.scheduled = await bounded_waiting.remember(connection, zip((row["id"] for row in rows), new, strict=True))
             for row in back:
                 if row["tree"] is not None:
                     effects.levels.back(row["tree"], row["level"], State.FAILED)
@@ -102,7 +102,7 @@ class Actions:
 
         back = await self.database.transact(work)
         effects.now_ready([row for row in back if row["state"] == State.READY])
-        effects.scheduled = len(effects.ready) < len(back)  # a `for_each` is expanded anew
+        effects.scheduled |= len(effects.ready) < len(back)  # a `for_each` is expanded anew
         tell(self.bus, effects)
         return [row["id"] for row in back]
 

@@ -145,6 +145,7 @@ class Allowances:
     server: str
     monotonic: Callable[[], float] = time.monotonic
     limited: dict[int, Allowance] = field(default_factory=dict)
+    _taken: asyncio.Event = field(default_factory=asyncio.Event)  # something is at hand that may have to go back
 
     def __post_init__(self) -> None:
         self.tenants.bus.on_tenants.append(self._subscriptions_changed)
@@ -205,6 +206,7 @@ class Allowances:
         if answer.wait > 0:
             raise _too_fast(allowance, count, answer.wait)
         allowance.until, allowance.used = now + SPENT_WITHIN_S, 0
+        self._taken.set()
 
     async def _lease(self, connection: Connection, tenant: int, allowance: Allowance, had: _Had, count: int) -> _Answer:
         limit, most = allowance.limit, allowance.subscription.max_waiting
@@ -248,7 +250,11 @@ class Allowances:
     async def run(self) -> None:
         """Give back what is not used, until cancelled."""
         while True:
+            await self._taken.wait()
             await asyncio.sleep(IDLE_S)
+            if all(self.monotonic() >= allowance.until for allowance in self.limited.values()):
+                self._taken.clear()
+                continue
             try:
                 await self.run_once()
             except HeadwayError as error:

@@ -25,7 +25,7 @@ from headway.store.queries import query
 from headway.wire.exchange import ErrorInfo
 
 BATCH = 500
-LOOK_S = 1.0
+LOOK_S = 5.0  # how often to look by oneself: what is stored here or elsewhere is told by bus and NOTIFY
 _REMEMBER = query("waiting_limit.remember")
 _REMEMBER_TREE = query("waiting_limit.remember_tree")
 _REMEMBER_RESTORED = query("waiting_limit.remember_restored")

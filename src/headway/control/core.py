@@ -71,7 +71,8 @@ from headway.store.database import Database
 from headway.store.queries import query
 from headway.version import VERSION
 
-BEAT_S = 2.0
+BEAT_S = 3.0
+SLOW_BEAT_S = 9.0  # for what changes are told of anyway
 _ALIVE = query("duty.server_alive")
 _GONE = query("duty.server_gone")
 _SERVERS = query("duty.servers")
@@ -190,7 +191,7 @@ class Core:
         self.timekeeper = Timekeeper(database, self.leader, bus, Expander(self.definitions, self.ids, clock, self.allowances))
         self.starter = Starter(self.drafts, self.definitions, self.ids, clock, bus)
         self.firing = Firing(database, self.leader, self.starter, self.actions, self.allowances)
-        sampler = Sampler(database, self.leader, self.definitions)
+        sampler = Sampler(database, self.leader, self.definitions, bus)
         self.feasibility = Feasibility(database, self.leader, self.definitions, self.predictions, sampler)
         self.schedules = Schedules(database, self.drafts, self.fleet, self.starter, self.feasibility, self.allowances, bus)
         self.reaper = Reaper(
@@ -214,17 +215,18 @@ class Core:
         bounded_waiting = Loop("bounded_waiting", self.leader, self.bounded_waiting.run_once)
         for told in (self.bus.on_scheduled, self.bus.on_scheduled_elsewhere):
             told += [timekeeper.wake.set, firing.wake.set, bounded_waiting.wake.set]
-        planner = Loop("planner", self.leader, self._plan, wake=self.planner.wake, step_down=self.planner.step_down)
+        planner = Loop("planner", self.leader, self.planner.run_once, wake=self.planner.wake, step_down=self.planner.step_down)
         preemption = Loop("planner", self.leader, self.preemption.run_once)
         self.preemption.wake = preemption.wake.set
+        outlook = Loop("planner", self.leader, self.outlook.run_once)
+        self.outlook.wake = outlook.wake.set
         dispatcher = Loop("dispatcher", self.leader, self.dispatcher.run_once)
         self._connect_webhooks(dispatcher.wake)
         loops: list[Callable[[], Awaitable[None]]] = [
             self.admission.run, self.desk.run, self.heartbeats.run, self.notifier.run, self.waiting.run, self._beats, planner.run,
             timekeeper.run, firing.run, feasibility.run, preemption.run, Loop("reaper", self.leader, self.reaper.run_once).run,
             dispatcher.run, self.deliveries.run,
-            Loop("planner", self.leader, self.outlook.run_once).run,
-            self.allowances.run, bounded_waiting.run,
+            outlook.run, self.allowances.run, bounded_waiting.run,
             Loop("archivist", self.leader, self._archive).run,
         ]  # fmt: skip
         self._tasks = [asyncio.ensure_future(_forever(loop)) for loop in loops]
@@ -279,12 +281,9 @@ class Core:
         await self.trees.run_once()
         return await self.archivist.run_once()
 
-    async def _plan(self) -> float:
-        return 0.0 if await self.planner.run_once() else 1.0
-
     async def _beats(self) -> None:
         while True:
-            await asyncio.sleep(max(0.0, self._last_beat + min(BEAT_S, self.settings.duty_lease_s / 4) - time.monotonic()))
+            await asyncio.sleep(max(0.0, self._last_beat + min(BEAT_S, self.settings.duty_lease_s * 0.3) - time.monotonic()))
             try:
                 await self._beat()
             except Unavailable as error:
@@ -292,20 +291,18 @@ class Core:
                 await asyncio.sleep(0.2)
 
     async def _beat(self) -> None:
-        """Nodes every time, tenants, queues, leases, servers, ids and the clock less often (changes made elsewhere are told by NOTIFY)."""
+        """Leases, nodes and servers every time, the rest less often (changes made elsewhere are told by NOTIFY)."""
         now = self._last_beat = time.monotonic()
         if await self.fleet.refresh():
             self.bus.fleet()
-        if now - self._slow_beat < min(3.0, self.settings.duty_lease_s / 4):
-            return
-        await self.tenants.refresh()
-        await self.queues.refresh()
-        gained = await self.leader.renew()
-        self._slow_beat = now
-        if "planner" in gained:
+        if "planner" in await self.leader.renew():
             self.planner.wake.set()
-        await self.clock.ask(self.database)
-        await self.ids.renew()
+        if now - self._slow_beat >= min(SLOW_BEAT_S, self.settings.duty_lease_s):
+            await self.tenants.refresh()
+            await self.queues.refresh()
+            await self.clock.ask(self.database)
+            await self.ids.renew()
+            self._slow_beat = now
         others = any(server["boot"] != self.holder for server in self.servers)
         async with self.database.cold() as connection:
             await connection.execute(

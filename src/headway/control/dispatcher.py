@@ -102,11 +102,19 @@ class Dispatcher:
             await self.clean()
         if self._epoch != self.leader.epoch("dispatcher"):
             self._epoch, self._cursor = self.leader.epoch("dispatcher"), None
+        elif not self.busy and not await self._has_changed():
+            return IDLE_S
         self._cursor, more, count = await self.database.transact(self._dispatch)
         if count:
             for tell in self.sent:
                 tell()
         return 0.0 if more else LOOK_S if self.busy else IDLE_S
+
+    async def _has_changed(self) -> bool:
+        """Whether an endpoint was stored since nobody listened."""
+        async with self.database.hot() as connection:
+            row = await connection.fetchrow(_CURSOR)
+        return bool(row["version"] != self._version)
 
     async def clean(self) -> None:
         async def work(connection: Connection) -> None:

@@ -159,7 +159,7 @@ class Expander:
             for index, (id, kind, data) in enumerate(zip(ids, kinds, inputs, strict=True))
         ]  # fmt: skip
         await copy_tasks(connection, rows)
-        await bounded_waiting.remember(connection, zip(ids, kinds, strict=True))
+        effects.scheduled |= await bounded_waiting.remember(connection, zip(ids, kinds, strict=True))
         await copy_edges(connection, [copy.edge_row(id, task["id"], When.SUCCEEDED) for id in ids])
         effects.ready += [
             (task["tenant"], kind.shape, (copy.to_datetime(now_us + kind.tolerance_us), kind.cap_ms, id))

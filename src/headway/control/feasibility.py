@@ -79,8 +79,10 @@ class Feasibility:
         """Feed the sample, then look at schedules that fired: part of the timekeeper's duty."""
         await self.sampler.run_once()
         async with self.database.cold() as connection:
-            now = await connection.fetchval("select clock_timestamp()")
             rows = await connection.fetch(_TO_CHECK, AGAIN_S, AT_ONCE)
+            if not rows:
+                return EVERY_S
+            now = await connection.fetchval("select clock_timestamp()")
         for row in rows:
             when = timing(msgspec.json.decode(row["spec"], type=ScheduleSpec), row["name"])
             specs = msgspec.json.decode(row["body"], type=Work).specs

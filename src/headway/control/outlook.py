@@ -1,5 +1,5 @@
-"""Once a second, where the planner runs: promotes what can no longer wait (E2), keeps the record of the peak (E4), and publishes what the
-planner knows (E3 E5), so that every server can answer for it and the next leader goes on from it.
+"""Once a second while there is something to do, where the planner runs: promotes what can no longer wait (E2), keeps the record of the
+peak (E4), and publishes what the planner knows (E3 E5), so that every server can answer for it and the next leader goes on from it.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import datetime
 import itertools
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,6 +77,7 @@ class Outlook:
     leader: Leader
     planner: Planner
     clock: Clock
+    wake: Callable[[], None] = lambda: None
     promoted: int = 0
     peak: Episode | None = None
     shares: dict[int, float] = field(default_factory=dict)  # averaged
@@ -84,6 +86,15 @@ class Outlook:
     _epoch: int = -1
     _seen_at: datetime.datetime | None = None
     _published: tuple[str, float] = ("", 0.0)
+    _resting: bool = False  # nothing waits or runs: the planner tells when that changes
+
+    def __post_init__(self) -> None:
+        self.planner.on_stir.append(self._stirred)
+
+    def _stirred(self) -> None:
+        if self._resting:
+            self._resting = False
+            self.wake()
 
     async def run_once(self) -> float:
         if self.planner.leading_epoch < 0:
@@ -95,7 +106,8 @@ class Outlook:
         await self._promote()
         await self._record_peak(now)
         await self._publish()
-        return EVERY_S
+        self._resting = self.planner.board.quiet and self.peak is None
+        return REPEAT_S if self._resting else EVERY_S
 
     async def read(self) -> PlanState:
         """What the leading planner last said."""

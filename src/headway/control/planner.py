@@ -37,6 +37,7 @@ from headway.wire.exchange import Order
 
 TOP_K = 2_000  # most tasks handed out in one round: a statement of a few ms
 REFILL_ROWS = 4_000  # most keys read in one round, over all groups
+LOOK_S = 1.0  # after a round that handed nothing out: a queue may open, a task become due
 RESCAN_S = 5.0  # how often groups are looked for afresh: heals every lost wake-up
 RECOUNT_S = 10.0
 
@@ -57,6 +58,7 @@ class Planner:
     bus: Bus
     clock: Clock
     tell_elsewhere: Callable[[list[int]], None]
+    on_stir: list[Callable[[], None]] = field(default_factory=list)  # there is something to do, after a rest perhaps
     paces: dict[int, Pace] = field(default_factory=dict)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     _epoch: int = -1
@@ -187,6 +189,7 @@ class Planner:
         if plan is None:
             return None
         self._reserved += Counter({placed.node for placed in plan})
+        self._stir()
         return {key[2]: placed.node for placed in plan for key in placed.keys}
 
     def stored(self, nodes: set[int]) -> None:
@@ -235,8 +238,20 @@ class Planner:
 
     # The duty
 
-    async def run_once(self) -> int:
-        """One round; returns how many tasks were handed out."""
+    async def run_once(self) -> float:
+        """One round; returns how long to wait for the next."""
+        handed = await self._round_of_plans()
+        if self.board.quiet:
+            return RESCAN_S
+        self._stir()
+        return 0.0 if handed else LOOK_S
+
+    def _stir(self) -> None:
+        for tell in self.on_stir:
+            tell()
+
+    async def _round_of_plans(self) -> int:
+        """Hand out what may go now; returns how many tasks that was."""
         began = time.monotonic()
         await self._take_over_or_heal(began)
         self._follow_fleet()

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from headway.control.bus import Bus
 from headway.control.definitions import Definitions
 from headway.control.leader import Leader
 from headway.domain.task import Definition
@@ -22,6 +23,7 @@ from headway.store.queries import query
 EVENTS = 400  # read in one round; when there are more, the rest is left out of the sample
 OF_EVENT = 10  # tasks taken of one event
 KEPT = 200  # runs of one kind of work
+HEAL_S = 60.0  # how often to look although nobody said that anything ended
 FRESH_S = 30.0  # how long a model is used without looking again
 MODELS = 50_000
 
@@ -52,9 +54,22 @@ class Sampler:
     database: Database
     leader: Leader
     definitions: Definitions
+    bus: Bus
+    _ended: bool = True  # something did, since the last look
+    _looked: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.bus.on_ended.append(lambda _: self._note())
+        self.bus.on_remote.append(self._note)
+
+    def _note(self) -> None:
+        self._ended = True
 
     async def run_once(self) -> int:
         """Read what ended since the last time; returns how many runs were kept."""
+        if not self._ended and time.monotonic() - self._looked < HEAL_S:
+            return 0
+        self._ended, self._looked = False, time.monotonic()
         async with self.database.cold() as connection:
             news = await connection.fetch(_NEWS, EVENTS, OF_EVENT)
             ids = [task for row in news for task in row["tasks"]]

@@ -70,6 +70,7 @@ class Preemption:
     bus: Bus
     clock: Clock
     wake: Callable[[], None] = lambda: None
+    _resting: bool = False  # nothing waits and nothing is lent: the planner tells when that changes
     _lent: set[int] = field(default_factory=set)  # tasks that others stopped for
     _vain: tuple[float, frozenset[int]] = (0.0, frozenset())  # until when not to look again, and who is late in vain
     _over: dict[int, float] = field(default_factory=dict)  # loans that nobody needs any more, since when
@@ -78,9 +79,15 @@ class Preemption:
 
     def __post_init__(self) -> None:
         self.bus.on_ended.append(self._ended)
+        self.planner.on_stir.append(self._stirred)
 
     def _ended(self, ids: list[int]) -> None:
         if self._lent and not self._lent.isdisjoint(ids):
+            self.wake()
+
+    def _stirred(self) -> None:
+        if self._resting and self.planner.board.lanes:
+            self._resting = False
             self.wake()
 
     async def run_once(self) -> float:
@@ -93,7 +100,8 @@ class Preemption:
         if late and (now >= self._vain[0] or any(w.late.urgent and w.late.id not in self._vain[1] for w in late)):
             found = await self._make_room(late)
             self._vain = (0.0 if found else now + VAIN_S, frozenset(w.late.id for w in late))
-        return BREATH_S / 3 if self._over else LOOK_S
+        self._resting = not (self._over or self._lent or self.planner.board.lanes)
+        return RELOAD_S if self._resting else BREATH_S / 3 if self._over else LOOK_S
 
     # Who is late
 

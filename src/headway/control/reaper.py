@@ -24,7 +24,7 @@ from headway.store.database import Connection, Database
 from headway.store.queries import query
 from headway.wire.exchange import ErrorInfo, Finished
 
-LONGEST_TICK_S = 0.5
+LONGEST_TICK_S = 1.0  # and at the moment itself in which a silent node is lost
 _SEEN = query("node.seen")
 _LOSE = query("node.lose")
 _HELD = query("task.held_by")
@@ -47,8 +47,8 @@ class Reaper:
     _cautious: bool = True  # a former leader's agents may have been told to hold on
 
     def __post_init__(self) -> None:
-        self.tick_s = min(LONGEST_TICK_S, self.lost_s / 10)
-        self.watch = Watch(self.lost_s, longest_tick_s=max(3 * self.tick_s, self.lost_s / 2))
+        self.tick_s = min(LONGEST_TICK_S, self.lost_s / 5)
+        self.watch = Watch(self.lost_s, longest_tick_s=self.lost_s / 2)
 
     async def run_once(self) -> float:
         """One look; only when somebody is silent or left tasks behind is anything written."""
@@ -61,7 +61,7 @@ class Reaper:
         stragglers = [row["id"] for row in rows if not row["live"]]
         if silent or stragglers:
             await self._lose({node: seen[node] for node in silent}, stragglers)
-        return self.tick_s
+        return self.watch.rest(self.tick_s)
 
     async def _must_wait(self) -> bool:
         """After a takeover: a server that is cut off from the database, and believed to be alone, tells its agents to hold on. Until it is

@@ -69,6 +69,11 @@ class Session:
             self.told.pop(notice.number, None)
         self.definitions.difference_update(exchange.unknown_definitions)
 
+    @property
+    def owes(self) -> bool:
+        """Whether something was said that the node has not acknowledged."""
+        return bool(self.orders or self.cancels or self.controls)
+
     def due(self, now: float) -> bool:
         if any(True for _ in self._due_orders(now)) or any(sent <= now - REPEAT_S for sent in self.cancels.values()):
             return True
@@ -174,7 +179,7 @@ class Sessions:
                     return
                 session.wake.clear()
                 try:
-                    async with asyncio.timeout(min(left, REPEAT_S)):
+                    async with asyncio.timeout(min(left, REPEAT_S) if session.owes else left):
                         await session.wake.wait()
                 except TimeoutError:
                     pass

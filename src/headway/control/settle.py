@@ -49,7 +49,7 @@ class Effects:
     returned: Freed = field(default_factory=dict)  # by attempts that never began
     ended: list[tuple[int, State]] = field(default_factory=list)
     deferred: bool = False  # a large release goes on in chunks
-    scheduled: bool = False  # a retry waits for its time
+    scheduled: bool = False  # something waits for its time: a retry, a limit
     levels: Tally = field(default_factory=Tally)
     answered: list[int] = field(default_factory=list)  # controls that nodes have answered
     told: bool = False  # events were written that nobody waits for

@@ -114,6 +114,7 @@ class Starter:
         if failed:
             ready = {group: [key for key in keys if key[2] not in failed] for group, keys in ready.items()}
         self.bus.ready({group: keys for group, keys in ready.items() if keys})
+        started.effects.scheduled |= started.batch.scheduled
         tell(self.bus, started.effects)
         telemetry.submitted(started.batch.size)
 

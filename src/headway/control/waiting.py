@@ -31,6 +31,7 @@ class Waiting:
     _by_task: dict[int, set[asyncio.Event]] = field(default_factory=dict)
     _streams: set[asyncio.Event] = field(default_factory=set)
     _look: asyncio.Event = field(default_factory=asyncio.Event)
+    _anybody: asyncio.Event = field(default_factory=asyncio.Event)  # waits
     _stopping: bool = False
 
     def stop(self) -> None:
@@ -63,27 +64,31 @@ class Waiting:
     async def run(self) -> None:
         """Look up what other servers may have ended."""
         while True:
+            await self._anybody.wait()
             self._look.clear()
             try:
                 async with asyncio.timeout(LOOK_S):
                     await self._look.wait()
             except TimeoutError:
                 pass
-            if self._by_task:
-                try:
-                    async with self.database.cold() as connection:
-                        rows = await connection.fetch(_FINAL, list(self._by_task), None)
-                except Unavailable:
-                    continue
-                for row in rows:
-                    for event in self._by_task.get(row["id"], ()):
-                        event.set()
+            if not self._by_task:
+                self._anybody.clear()
+                continue
+            try:
+                async with self.database.cold() as connection:
+                    rows = await connection.fetch(_FINAL, list(self._by_task), None)
+            except Unavailable:
+                continue
+            for row in rows:
+                for event in self._by_task.get(row["id"], ()):
+                    event.set()
 
     async def any_final(self, ids: list[int], tenant: int | None, timeout: float) -> list[int]:
         """Those of `ids` that are final, waiting until there is at least one or the time is over."""
         event = asyncio.Event()
         for task in ids:
             self._by_task.setdefault(task, set()).add(event)
+        self._anybody.set()
         deadline = time.monotonic() + timeout
         try:
             while True:

@@ -34,3 +34,9 @@ class Watch:
             silent[node] = (seen_at, quiet)
         self.silent = silent
         return [node for node, (_, quiet) in silent.items() if quiet >= self.lost_s]
+
+    def rest(self, longest: float) -> float:
+        """How long until the next look: not beyond the moment in which a node that stays silent is lost."""
+        quietest = max((quiet for _, quiet in self.silent.values()), default=0.0)
+        left = self.lost_s - quietest
+        return min(longest, left) if left > 0 else longest

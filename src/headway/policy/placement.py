@@ -81,6 +81,11 @@ class Board:
         self._freed: set[int] = set()  # tenants that hold less since the last round
         self._held: dict[int, dict[Group, int]] = {}  # by node
 
+    @property
+    def quiet(self) -> bool:
+        """Nothing waits, nothing may wait unread, and no node holds anything."""
+        return not (self.lanes or self.hungry or any(self._held.values()))
+
     # What happens
 
     def head(self, group: Group) -> Head:

@@ -8,15 +8,16 @@ A failover (read-only server, administrator shutdown, lost connection) empties t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TypeVar
 
 import asyncpg
 
 from headway.errors import Unavailable
+from headway.store.pool import Connection as Connection
+from headway.store.pool import Pool
 
-Connection = Any  # asyncpg ships no types
 Result = TypeVar("Result")
 
 _HOT_PLANS = {
@@ -39,10 +40,8 @@ GONE = (
 )
 _TRIES = 6
 FULL_RETRY_S = 5.0
-
-
-async def _keep(_connection: Connection) -> None:
-    """Nothing to reset between uses: we never change a session's settings, and the default costs a round trip each time."""
+CONNECT_S = 5.0
+LOAN_S = 5.0  # how long to wait for a connection while all are lent
 
 
 class Database:
@@ -52,15 +51,16 @@ class Database:
         self.dsn = dsn
         self.pool_size = pool_size
         self.statement_timeout_s = statement_timeout_s
-        self._hot: Any = None
-        self._cold: Any = None
+        hot = max(pool_size * 2 // 3, 3)  # two lanes of admission, two of reports, the planner, and one for the rest
+        self._hot = self._pool(hot, "headway hot", _HOT_PLANS)
+        self._cold = self._pool(max(pool_size - hot, 2), "headway", {})
 
     async def open(self) -> None:
-        hot = max(self.pool_size * 2 // 3, 3)  # two lanes of admission, two of reports, the planner, and one for the rest
-        self._hot = await self._pool(hot, "headway hot", _HOT_PLANS)
-        self._cold = await self._pool(max(self.pool_size - hot, 2), "headway", {})
+        """One connection of each kind, so that a database that cannot be reached is noticed at the start."""
+        for pool in (self._hot, self._cold):
+            pool.give(await pool.take(LOAN_S))
 
-    async def _pool(self, size: int, name: str, extra: dict[str, str]) -> Any:
+    def _pool(self, size: int, name: str, extra: dict[str, str]) -> Pool:
         settings = {
             "search_path": "headway",
             "application_name": name,
@@ -71,46 +71,29 @@ class Database:
             "timezone": "UTC",
             **extra,
         }
-        return await asyncpg.create_pool(
-            self.dsn, min_size=1, max_size=size, server_settings=settings, timeout=5, command_timeout=self.statement_timeout_s + 5,
-            max_inactive_connection_lifetime=0, target_session_attrs="read-write",
-            reset=_keep,
-        )  # fmt: skip
+
+        def connect() -> Awaitable[Connection]:
+            return asyncpg.connect(  # type: ignore[no-any-return]
+                self.dsn, server_settings=settings, timeout=CONNECT_S, command_timeout=self.statement_timeout_s + 5,
+                target_session_attrs="read-write",
+            )  # fmt: skip
+
+        return Pool(connect, size)
 
     async def close(self) -> None:
-        for pool in (self._hot, self._cold):
-            if pool is not None:
-                pool.terminate()
+        self._hot.terminate()
+        self._cold.terminate()
 
-    @asynccontextmanager
-    async def hot(self) -> AsyncIterator[Connection]:
-        async with self._lend(self._hot) as connection:
-            yield connection
+    def hot(self) -> Loan:
+        return Loan(self, self._hot)
 
-    @asynccontextmanager
-    async def cold(self) -> AsyncIterator[Connection]:
-        async with self._lend(self._cold) as connection:
-            yield connection
+    def cold(self) -> Loan:
+        return Loan(self, self._cold)
 
-    @asynccontextmanager
-    async def _lend(self, pool: Any) -> AsyncIterator[Connection]:
-        try:
-            async with pool.acquire(timeout=5) as connection:
-                yield connection
-        except asyncpg.InsufficientResourcesError as error:  # the disk is full, say: it refuses, and goes on when there is room again
-            raise Unavailable(
-                f"the database cannot take more: {error}", hint="make room where the database is", retry_after=FULL_RETRY_S
-            ) from error
-        except GONE as error:
-            if isinstance(error, asyncpg.DataError):  # an InterfaceError by birth, but our own mistake
-                raise
-            await self._forget()
-            raise Unavailable(f"the database did not answer: {error or type(error).__name__}") from error
-
-    async def _forget(self) -> None:
-        for pool in (self._hot, self._cold):
-            if pool is not None:
-                await pool.expire_connections()
+    def forget(self) -> None:
+        """The database went away, or is another one now: every connection is made anew."""
+        self._hot.expire()
+        self._cold.expire()
 
     async def transact(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
         """Run `work` in a transaction on a hot connection; deadlocks and serialisation failures run it again."""
@@ -124,3 +107,44 @@ class Database:
                         raise
             await asyncio.sleep(0.005 * 2**tried)
         raise AssertionError("unreachable")
+
+
+class Loan:
+    """`async with` one connection. Errors that say that the database is away become Unavailable."""
+
+    __slots__ = ("_connection", "_database", "_pool")
+
+    def __init__(self, database: Database, pool: Pool) -> None:
+        self._database, self._pool = database, pool
+        self._connection: Connection = None
+
+    async def __aenter__(self) -> Connection:
+        try:
+            self._connection = await self._pool.take(LOAN_S)
+        except Exception as error:
+            self._translate(error)
+            raise
+        return self._connection
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None:
+            self._pool.give(self._connection)
+        elif isinstance(error, Exception) and not _is_gone(error):
+            self._pool.give(self._connection)
+            self._translate(error)
+        else:  # cancelled, say: an answer may still be on its way to it
+            self._pool.drop(self._connection)
+            self._translate(error)
+
+    def _translate(self, error: BaseException) -> None:
+        if isinstance(error, asyncpg.InsufficientResourcesError):  # the disk is full, say: it goes on when there is room again
+            raise Unavailable(
+                f"the database cannot take more: {error}", hint="make room where the database is", retry_after=FULL_RETRY_S
+            ) from error
+        if _is_gone(error):
+            self._database.forget()
+            raise Unavailable(f"the database did not answer: {error or type(error).__name__}") from error
+
+
+def _is_gone(error: BaseException) -> bool:
+    return isinstance(error, GONE) and not isinstance(error, asyncpg.DataError)  # an InterfaceError by birth, but our own mistake

@@ -1,0 +1,139 @@
+"""Loans of connections: who waits gets one, who fails or is cancelled leaves none behind that is half used."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from headway.errors import Unavailable
+from headway.store.database import Database
+from headway.store.pool import Pool
+
+
+@pytest.fixture
+async def pool(dsn: str) -> AsyncIterator[Pool]:
+    made = Pool(lambda: asyncpg.connect(dsn), size=2)
+    yield made
+    made.terminate()
+
+
+async def test_the_connection_that_was_used_last_is_lent_first(pool: Pool) -> None:
+    first, second = await pool.take(1), await pool.take(1)
+    pool.give(first)
+    pool.give(second)
+    assert await pool.take(1) is second
+    assert await pool.take(1) is first
+
+
+async def test_who_waits_gets_what_comes_back(pool: Pool) -> None:
+    first, _ = await pool.take(1), await pool.take(1)
+    waiting = asyncio.create_task(pool.take(30))
+    await asyncio.sleep(0)
+    pool.give(first)
+    assert await waiting is first
+
+
+async def test_who_waits_makes_a_new_one_when_one_is_dropped(pool: Pool) -> None:
+    first, second = await pool.take(1), await pool.take(1)
+    waiting = asyncio.create_task(pool.take(30))
+    await asyncio.sleep(0)
+    pool.drop(first)
+    third = await waiting
+    assert third not in (first, second)
+    assert await third.fetchval("select 1") == 1
+
+
+async def test_all_lent_for_too_long_is_unavailable_and_costs_no_place(pool: Pool) -> None:
+    first, second = await pool.take(1), await pool.take(1)
+    with pytest.raises(Unavailable, match="busy"):
+        await pool.take(0.01)
+    pool.give(first)
+    pool.give(second)
+    assert {await pool.take(1), await pool.take(1)} == {first, second}
+
+
+async def test_one_that_gave_up_waiting_is_passed_over(pool: Pool) -> None:
+    first, _ = await pool.take(1), await pool.take(1)
+    gone, waiting = asyncio.create_task(pool.take(30)), asyncio.create_task(pool.take(30))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    pool.give(first)
+    assert await waiting is first
+
+
+async def test_what_is_lent_when_all_expire_is_closed_when_it_comes_back(pool: Pool) -> None:
+    lent, free = await pool.take(1), await pool.take(1)
+    pool.give(free)
+    pool.expire()
+    assert free.is_closed()
+    assert not lent.is_closed()
+    pool.give(lent)
+    assert lent.is_closed()
+    assert {await pool.take(1), await pool.take(1)}.isdisjoint({lent, free})
+
+
+async def test_a_connection_that_cannot_be_made_leaves_its_place_to_the_next(dsn: str) -> None:
+    refuses = True
+
+    async def connect() -> object:
+        if refuses:
+            raise ConnectionRefusedError
+        return await asyncpg.connect(dsn)
+
+    pool = Pool(connect, size=1)
+    for _ in range(3):
+        with pytest.raises(ConnectionRefusedError):
+            await pool.take(1)
+    refuses = False
+    await pool.take(1)
+    pool.terminate()
+
+
+async def test_a_cancelled_statement_closes_its_connection(dsn: str) -> None:
+    database = Database(dsn)
+    await database.open()
+    began = asyncio.Event()
+    lent = []
+
+    async def slow() -> None:
+        async with database.hot() as connection:
+            lent.append(connection)
+            began.set()
+            await connection.fetchval("select pg_sleep(60)")
+
+    running = asyncio.create_task(slow())
+    await began.wait()
+    await asyncio.sleep(0.05)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert lent[0].is_closed()
+    async with database.hot() as connection:
+        assert await connection.fetchval("select 1") == 1
+    await database.close()
+
+
+async def test_a_refused_statement_keeps_its_connection(dsn: str) -> None:
+    database = Database(dsn)
+    await database.open()
+    with pytest.raises(asyncpg.PostgresError):
+        async with database.hot() as connection:
+            await connection.execute("select nothing_of_the_kind")
+    async with database.hot() as again:
+        assert again is connection
+    await database.close()
+
+
+async def test_a_backend_that_is_ended_is_unavailable_and_all_are_made_anew(dsn: str) -> None:
+    database = Database(dsn)
+    await database.open()
+    with pytest.raises(Unavailable):
+        async with database.hot() as connection:
+            await connection.fetchval("select pg_terminate_backend(pg_backend_pid())")
+    async with database.hot() as again:
+        assert await again.fetchval("select 1") == 1
+    assert again is not connection
+    await database.close()
