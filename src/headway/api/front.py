@@ -1,77 +1,156 @@
-"""The way around the framework for the call that decides how many tasks come in: their submission.
+"""The way around the framework for the two calls that are made for every task: its submission, and the exchange of the agent that runs it.
 
-Routing, signature, scopes and response objects of the framework were half of what a single submission cost. The functions called here are
-the very handlers of the routes, and so are the errors; only how a request is read and an answer is written differs.
+Routing, signature, scopes, and the messages between server and application were half of what a single submission cost. The functions called
+here are the very handlers of the routes, and so are the errors; only how a request is read and an answer is written differs: the body is
+collected first, and headers and body leave in one write.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from litestar import Litestar, Response
-from litestar.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from headway.api import problems, tasks
+from headway.api import nodes, problems, tasks
 from headway.errors import HeadwayError, TooLarge
 
-
-class Disconnected(Exception):
-    """The client went away before it had said everything."""
+Handler = Callable[..., Awaitable[Response[bytes]]]
+_SUBMIT = cast(Handler, tasks.submit.fn)
+_EXCHANGE = cast(Handler, nodes.exchange.fn)
+_NODE, _CALLS = b"/v1/nodes/", b"/exchange"
+LONGEST_NODE = 10  # digits; a longer number is no node, and the framework says so
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class LeanRequest:
     """As much of a request as a handler looks at."""
 
-    __slots__ = ("_limit", "_receive", "app", "headers", "method", "scope")
+    __slots__ = ("_body", "app", "headers", "method", "scope")
 
-    def __init__(self, app: Litestar, scope: Scope, receive: Receive, limit: int) -> None:
-        self.app, self.scope, self.method = app, scope, "POST"
-        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        self._receive, self._limit = receive, limit
+    def __init__(self, app: Litestar, url: bytes, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        self.app, self.method, self.scope = app, "POST", {"path": url.decode("latin-1")}
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+        self._body = body
 
     async def body(self) -> bytes:
-        chunks: list[bytes] = []
-        size, more = 0, True
-        while more:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise Disconnected
-            chunk = cast(bytes, message.get("body", b""))
-            size += len(chunk)
-            if size > self._limit:
-                raise TooLarge(f"the body has more than {self._limit} bytes", hint="send the tasks in several requests")
-            chunks.append(chunk)
-            more = bool(message.get("more_body", False))
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        return self._body
 
 
-class Front:
-    """Stands before the application."""
+class Call:
+    """One request and its answer. What uvicorn's protocol looks at has the names of its RequestResponseCycle."""
 
-    def __init__(self, app: Litestar, *, max_body: int) -> None:
-        self.app = app
-        self._max_body = max_body
-        self._submit = cast(Callable[[Any], Awaitable[Response[bytes]]], tasks.submit.fn)
+    __slots__ = ("_answer", "_flow", "chunks", "disconnected", "keep_alive", "message_event", "more_body", "on_response", "queued",
+                 "response_complete", "size", "transport")  # fmt: skip
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = cast(dict[str, Any], scope)
-        if asked["type"] == "http" and asked["path"] == "/v1/tasks" and asked["method"] == "POST":
-            await self._answer(LeanRequest(self.app, scope, receive, self._max_body), send)
-        else:
-            await self.app(scope, receive, send)
+    def __init__(self, front: Front, answer: Callable[[bytes], Awaitable[Response[bytes]]], *, keep_alive: bool) -> None:
+        self._answer, self._flow, self.transport = answer, front.flow, front.transport
+        self.on_response: Callable[[], None] = front.on_response_complete
+        self.keep_alive = keep_alive
+        self.chunks: list[bytes] = []
+        self.size = 0
+        self.more_body, self.queued, self.disconnected, self.response_complete = True, False, False, False
+        self.message_event = asyncio.Event()  # the body is whole, or the client is gone
 
-    async def _answer(self, request: LeanRequest, send: Send) -> None:
-        try:
-            response = await self._submit(request)
-        except Disconnected:
+    async def run_asgi(self, _app: object) -> None:
+        """Runs once the body is whole; behind another request of the same connection perhaps before."""
+        while self.more_body and not self.disconnected:
+            self._flow.resume_reading()
+            await self.message_event.wait()
+        if self.more_body or self.response_complete:
             return
-        except HeadwayError as error:
-            response = problems.on_headway_error(cast(Any, request), error)
-        except Exception as error:
-            response = problems.on_unexpected(cast(Any, request), error)
-        body = response.content
-        headers = [(b"content-type", str(response.media_type).encode()), (b"content-length", str(len(body)).encode())]
-        headers += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers.items()]
-        await send({"type": "http.response.start", "status": response.status_code or 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body, "more_body": False})
+        response = await self._answer(b"".join(self.chunks))
+        if self._flow.write_paused and not self.disconnected:
+            await self._flow.drain()
+        if not self.disconnected:
+            self.write(response)
+
+    def write(self, response: Response[bytes]) -> None:
+        self.chunks, self.response_complete = [], True
+        lines = [
+            STATUS_LINE[response.status_code or 200],
+            b"content-type: %b\r\ncontent-length: %d\r\n" % (str(response.media_type).encode(), len(response.content)),
+        ]
+        lines += [f"{name}: {value}\r\n".encode("latin-1") for name, value in response.headers.items()]
+        lines += [b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n", response.content]
+        self.transport.write(b"".join(lines))
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
+
+
+class Front(HttpToolsProtocol):
+    """One connection. Every other request goes to the application, as uvicorn does it."""
+
+    cycle: Any  # a Call, or uvicorn's own
+
+    def on_headers_complete(self) -> None:
+        answer = self._way() if self.parser.get_method() == b"POST" else None
+        if answer is None:
+            super().on_headers_complete()
+            return
+        before = self.cycle
+        keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+        self.cycle = call = Call(self, answer, keep_alive=keep_alive)
+        if before is not None and not before.response_complete:  # answers go out in the order of the requests
+            call.queued = True
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cast(Any, call), self.app))
+        elif self.expect_100_continue:
+            self.transport.write(CONTINUE)
+
+    def on_body(self, body: bytes) -> None:
+        call = self.cycle
+        if not isinstance(call, Call):
+            super().on_body(body)
+        elif not call.response_complete:
+            call.chunks.append(body)
+            call.size += len(body)
+            if call.size > self._app.state.core.settings.max_body:
+                self._refuse(call)
+
+    def on_message_complete(self) -> None:
+        call = self.cycle
+        if not isinstance(call, Call):
+            super().on_message_complete()
+        elif not call.response_complete:
+            call.more_body = False
+            call.message_event.set()
+            if not call.queued:
+                self._start_asgi_task(cast(Any, call), self.app)
+
+    @property
+    def _app(self) -> Litestar:
+        return cast(Litestar, self.config.app)
+
+    def _way(self) -> Callable[[bytes], Awaitable[Response[bytes]]] | None:
+        """How to answer here; None for what is not ours."""
+        url, headers = self.url, self.headers
+        if url == b"/v1/tasks":
+            return lambda body: _answer(LeanRequest(self._app, url, headers, body), _SUBMIT)
+        if url.startswith(_NODE) and url.endswith(_CALLS):
+            number = url[len(_NODE) : -len(_CALLS)]
+            if number.isdigit() and len(number) <= LONGEST_NODE:
+                return lambda body: _answer(LeanRequest(self._app, url, headers, body), _EXCHANGE, int(number))
+        return None
+
+    def _refuse(self, call: Call) -> None:
+        """Too large: said at once, unless it is not its turn; the rest of the body is read and dropped."""
+        limit = self._app.state.core.settings.max_body
+        error = TooLarge(f"the body has more than {limit} bytes", hint="send the tasks in several requests")
+        response = problems.on_headway_error(cast(Any, None), error)
+        if call.queued:
+            self.transport.close()
+        else:
+            call.write(response)
+
+
+async def _answer(request: LeanRequest, handler: Handler, *arguments: int) -> Response[bytes]:
+    try:
+        return await handler(request, *arguments)
+    except HeadwayError as error:
+        return problems.on_headway_error(cast(Any, request), error)
+    except Exception as error:
+        return problems.on_unexpected(cast(Any, request), error)

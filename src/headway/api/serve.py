@@ -57,8 +57,8 @@ async def serve(settings: Settings, *, ready: Callable[[str], None] | None = Non
 
 def _uvicorn(core: Core, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
-        Front(create_app(core), max_body=settings.max_body),
-        http="httptools",
+        create_app(core),
+        http=Front,
         loop="none",
         lifespan="off",
         access_log=False,
