@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,6 +42,19 @@ def test_only_time_the_reaper_watched_counts(gaps):
         if watch.tick({1: seen(0)}, now):
             assert watched >= 5 - 1e-6
             return
+
+
+@given(st.floats(0, 1), st.floats(0, 10), st.floats(0.2, 2.0))
+def test_a_silent_node_is_found_within_one_look_of_its_time(phase, last_heartbeat, longest):
+    watch = Watch(lost_s=5, longest_tick_s=2.5)
+    now, looks = phase, 0
+    while not watch.tick({1: seen(min(now // 1, last_heartbeat))}, now):
+        rest = watch.rest(longest)
+        assert 0 < rest <= longest
+        now += rest + 1e-9
+        looks += 1
+    assert now <= max(math.ceil(last_heartbeat), phase) + longest + 5 + 1e-6
+    assert looks <= 2 + now / longest
 
 
 def test_a_node_that_runs_dry_is_supplied_further_ahead_within_the_bound():

@@ -1,0 +1,214 @@
+"""Submissions and exchanges are read beside the framework: what they look like on the wire, whole, broken and one after another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from headway.api.serve import _listen, _Server, _uvicorn
+from headway.control.core import Core
+from tests.support.engine import ScriptedAgent, engine, function
+
+TOKEN = "front-token"
+LIMIT = 20_000
+TASK = msgspec.json.encode(function(input={"n": 1}))
+
+
+class Wire:
+    """One connection, byte by byte."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def say(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            self.writer.write(piece)
+
+    async def answer(self) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of the next answer."""
+        async with asyncio.timeout(30):
+            first, *lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().splitlines()
+            headers = dict(line.lower().split(": ", 1) for line in lines if line)
+            body = await self.reader.readexactly(int(headers.get("content-length", 0)))
+        return int(first.split()[1]), headers, body
+
+    async def closed(self) -> bool:
+        async with asyncio.timeout(30):
+            return await self.reader.read(1) == b""
+
+
+class Served:
+    def __init__(self, core: Core, port: int) -> None:
+        self.core, self.port = core, port
+
+    async def connect(self) -> Wire:
+        return Wire(*await asyncio.open_connection("127.0.0.1", self.port))
+
+    async def stored(self) -> int:
+        async with self.core.database.cold() as connection:
+            return int(await connection.fetchval("select count(*) from task"))
+
+
+def post(path: str, body: bytes, *more: str, length: int | None = None, version: str = "1.1") -> bytes:
+    lines = [f"POST {path} HTTP/{version}", "host: x", f"authorization: Bearer {TOKEN}", "content-type: application/json", *more]
+    return "\r\n".join([*lines, f"content-length: {len(body) if length is None else length}", "", ""]).encode() + body
+
+
+def get(path: str, method: str = "GET") -> bytes:
+    return f"{method} {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n\r\n".encode()
+
+
+@asynccontextmanager
+async def serving(dsn: str) -> AsyncIterator[Served]:
+    async with engine(dsn, max_body=LIMIT, port=0) as core:
+        await core.access.add(TOKEN, "admin")
+        sock = _listen(core.settings)
+        server = _Server(_uvicorn(core, core.settings), core)
+        running = asyncio.create_task(server.serve(sockets=[sock]))
+        try:
+            yield Served(core, sock.getsockname()[1])
+        finally:
+            server.end()
+            await running
+
+
+@pytest.fixture
+async def served(dsn: str) -> AsyncIterator[Served]:
+    async with serving(dsn) as there:
+        yield there
+
+
+async def test_a_body_that_is_too_large_is_refused_and_the_connection_goes_on(served: Served) -> None:
+    wire = await served.connect()
+    wire.say(post("/v1/tasks", b"[" + b" " * LIMIT + b"]"))
+    status, headers, body = await wire.answer()
+    assert (status, headers["content-type"]) == (413, "application/problem+json")
+    assert msgspec.json.decode(body)["code"] == "too_large"
+    assert await served.stored() == 0
+    wire.say(post("/v1/tasks", TASK))
+    assert (await wire.answer())[0] == 201
+
+
+async def test_it_is_refused_before_all_of_it_has_come(served: Served) -> None:
+    wire = await served.connect()
+    wire.say(post("/v1/tasks", b"[" + b" " * LIMIT, length=10 * LIMIT))
+    assert (await wire.answer())[0] == 413
+
+
+async def test_a_client_that_leaves_in_the_middle_of_its_body_stores_nothing(served: Served) -> None:
+    wire = await served.connect()
+    wire.say(post("/v1/tasks", TASK, length=len(TASK) + 1))
+    await wire.writer.drain()
+    wire.writer.close()
+    other = await served.connect()
+    other.say(post("/v1/tasks", TASK))
+    assert (await other.answer())[0] == 201
+    assert await served.stored() == 1
+
+
+async def test_a_client_that_leaves_after_its_body_has_stored_it(served: Served) -> None:
+    wire = await served.connect()
+    wire.say(post("/v1/tasks", TASK))
+    await wire.writer.drain()
+    wire.writer.close()
+    async with asyncio.timeout(30):
+        while await served.stored() == 0:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (get("/v1/tasks"), 200),
+        (get("/v1/tasks", "DELETE"), 405),
+        (post("/v1/tasks?a=b", TASK), 201),
+        (post("/v1/tasks/1/cancel", b""), 404),
+        (post("/v1/nodes/one/exchange", b"{}"), 404),
+        (post("/v1/nodes/99999999999/exchange", b'{"boot": "b", "sequence": 1}'), 404),
+        (get("/livez"), 200),
+    ],
+)
+async def test_everything_else_goes_to_the_framework(served: Served, request_: bytes, status: int) -> None:
+    wire = await served.connect()
+    wire.say(request_)
+    assert (await wire.answer())[0] == status
+
+
+async def test_a_body_may_come_in_pieces_and_in_chunks(served: Served) -> None:
+    wire = await served.connect()
+    for piece in (post("/v1/tasks", TASK)[i : i + 7] for i in range(0, len(post("/v1/tasks", TASK)), 7)):
+        wire.say(piece)
+        await wire.writer.drain()
+    assert (await wire.answer())[0] == 201
+    head = f"POST /v1/tasks HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\ntransfer-encoding: chunked\r\n\r\n".encode()
+    half = len(TASK) // 2
+    wire.say(head, *(b"%x\r\n%b\r\n" % (len(part), part) for part in (TASK[:half], TASK[half:])), b"0\r\n\r\n")
+    assert (await wire.answer())[0] == 201
+
+
+async def test_requests_sent_ahead_are_answered_in_their_order(served: Served) -> None:
+    wire = await served.connect()
+    wire.say(post("/v1/tasks", TASK) + get("/livez") + post("/v1/tasks", b"{") + get("/v1/nowhere") + post("/v1/tasks", TASK))
+    assert [(await wire.answer())[0] for _ in range(5)] == [201, 200, 400, 404, 201]
+    assert await served.stored() == 2
+
+
+async def test_a_request_sent_ahead_may_come_in_parts(served: Served) -> None:
+    wire = await served.connect()
+    second = post("/v1/tasks", TASK)
+    wire.say(post("/v1/tasks", TASK) + second[:-5])
+    assert (await wire.answer())[0] == 201
+    wire.say(second[-5:])
+    assert (await wire.answer())[0] == 201
+
+
+async def test_who_asks_before_sending_is_told_to_go_on(served: Served) -> None:
+    wire = await served.connect()
+    head = post("/v1/tasks", TASK, "expect: 100-continue")
+    wire.say(head[: -len(TASK)])
+    assert (await wire.answer())[0] == 100
+    wire.say(TASK)
+    assert (await wire.answer())[0] == 201
+
+
+async def test_who_does_not_keep_the_connection_sees_it_closed(served: Served) -> None:
+    wire = await served.connect()
+    wire.say(post("/v1/tasks", TASK, version="1.0"))
+    status, headers, _ = await wire.answer()
+    assert (status, headers["connection"]) == (201, "close")
+    assert await wire.closed()
+
+
+async def test_a_stranger_is_refused(served: Served) -> None:
+    wire = await served.connect()
+    wire.say(post("/v1/tasks", TASK).replace(TOKEN.encode(), b"wrong"))
+    status, headers, _ = await wire.answer()
+    assert (status, headers["www-authenticate"]) == (401, "bearer")
+    assert await served.stored() == 0
+
+
+async def test_an_agent_exchanges_in_json_and_a_node_that_is_not_there_is_not_found(served: Served) -> None:
+    agent = await ScriptedAgent(served.core).join()
+    wire = await served.connect()
+    said = msgspec.json.encode({"boot": agent.boot, "sequence": 2**40, "heartbeat": True, "held": []})
+    wire.say(post(f"/v1/nodes/{agent.id}/exchange", said))
+    status, _, body = await wire.answer()
+    assert (status, msgspec.json.decode(body)["renewed"]) == (200, True)
+    wire.say(post(f"/v1/nodes/{agent.id + 1}/exchange", said))
+    assert (await wire.answer())[0] == 404
+
+
+async def test_a_call_that_waits_is_answered_when_the_server_ends(dsn: str) -> None:
+    async with serving(dsn) as served:
+        agent = await ScriptedAgent(served.core).join()
+        wire = await served.connect()
+        wire.say(post(f"/v1/nodes/{agent.id}/exchange", msgspec.json.encode({"boot": agent.boot, "sequence": 2**40, "wait_s": 60.0})))
+        async with asyncio.timeout(30):
+            while (session := served.core.sessions.by_node.get(agent.id)) is None or not session.polls:
+                await asyncio.sleep(0.01)
+    assert (await wire.answer())[0] == 200
+    assert await wire.closed()
