@@ -206,7 +206,9 @@ async def test_a_call_that_waits_is_answered_when_the_server_ends(dsn: str) -> N
     async with serving(dsn) as served:
         agent = await ScriptedAgent(served.core).join()
         wire = await served.connect()
-        wire.say(post(f"/v1/nodes/{agent.id}/exchange", msgspec.json.encode({"boot": agent.boot, "sequence": 2**40, "wait_s": 60.0})))
+        wire.say(
+            post(f"/v1/nodes/{agent.id}/exchange", msgspec.json.encode({"boot": agent.boot, "sequence": 2**40, "wait_s": 60.0}))
+        )
         async with asyncio.timeout(30):
             while (session := served.core.sessions.by_node.get(agent.id)) is None or not session.polls:
                 await asyncio.sleep(0.01)

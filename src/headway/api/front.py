@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 from litestar import Litestar, Response
@@ -30,7 +31,7 @@ class LeanRequest:
 
     __slots__ = ("_body", "app", "headers", "method", "scope")
 
-    def __init__(self, app: Litestar, url: bytes, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    def __init__(self, app: SimpleNamespace, url: bytes, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         self.app, self.method, self.scope = app, "POST", {"path": url.decode("latin-1")}
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
         self._body = body
@@ -86,6 +87,12 @@ class Front(HttpToolsProtocol):
 
     cycle: Any  # a Call, or uvicorn's own
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        core = cast(Litestar, self.config.app).state.core
+        self._app = SimpleNamespace(state=SimpleNamespace(core=core))  # looked at often, and the framework's own looks twice
+        self._max_body: int = core.settings.max_body
+
     def on_headers_complete(self) -> None:
         answer = self._way() if self.parser.get_method() == b"POST" else None
         if answer is None:
@@ -108,7 +115,7 @@ class Front(HttpToolsProtocol):
         elif not call.response_complete:
             call.chunks.append(body)
             call.size += len(body)
-            if call.size > self._app.state.core.settings.max_body:
+            if call.size > self._max_body:
                 self._refuse(call)
 
     def on_message_complete(self) -> None:
@@ -120,10 +127,6 @@ class Front(HttpToolsProtocol):
             call.message_event.set()
             if not call.queued:
                 self._start_asgi_task(cast(Any, call), self.app)
-
-    @property
-    def _app(self) -> Litestar:
-        return cast(Litestar, self.config.app)
 
     def _way(self) -> Callable[[bytes], Awaitable[Response[bytes]]] | None:
         """How to answer here; None for what is not ours."""
@@ -138,8 +141,7 @@ class Front(HttpToolsProtocol):
 
     def _refuse(self, call: Call) -> None:
         """Too large: said at once, unless it is not its turn; the rest of the body is read and dropped."""
-        limit = self._app.state.core.settings.max_body
-        error = TooLarge(f"the body has more than {limit} bytes", hint="send the tasks in several requests")
+        error = TooLarge(f"the body has more than {self._max_body} bytes", hint="send the tasks in several requests")
         response = problems.on_headway_error(cast(Any, None), error)
         if call.queued:
             self.transport.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
 from dataclasses import dataclass, field
@@ -51,6 +52,7 @@ def hash_of(token: str) -> bytes:
 class Access:
     database: Database
     _known: dict[str, tuple[float, Caller]] = field(default_factory=dict)
+    _finding: dict[str, asyncio.Future[Caller]] = field(default_factory=dict)
 
     async def caller(self, authorization: str | None) -> Caller:
         """The caller behind an Authorization header."""
@@ -62,6 +64,13 @@ class Access:
         known = self._known.get(token)
         if known is not None and time.monotonic() - known[0] < KEPT_S:
             return known[1]
+        finding = self._finding.get(token)
+        if finding is None:  # one question for all who come with the same token meanwhile
+            finding = self._finding[token] = asyncio.ensure_future(self._find(token))
+            finding.add_done_callback(lambda _: self._finding.pop(token, None))
+        return await asyncio.shield(finding)
+
+    async def _find(self, token: str) -> Caller:
         async with self.database.cold() as connection:
             row = await connection.fetchrow(_FIND, hash_of(token))
         if row is None:

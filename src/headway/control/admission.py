@@ -96,7 +96,7 @@ class Admission:
         self._bytes += weight
         self._wake.set()
         try:
-            await asyncio.shield(request.done)
+            await request.done
         finally:
             self._bytes -= weight
         return Receipt(request.ids, request.created, request.state, request.start_by_us, request.tree)

@@ -27,7 +27,7 @@ class Express:
 
     async def store(self, batch: Batch) -> bool:
         """Store the batch and lease it; False when it must go the ordinary way."""
-        if not batch.plain or batch.size > MOST:
+        if not self.planner.may_reserve or not batch.plain or batch.size > MOST:
             return False
         batch.reset()
         rows, ready = batch.values(), batch.ready()

@@ -1,4 +1,4 @@
-"""The nodes as this server knows them, read from the database every second and when one registers."""
+"""The nodes as this server knows them, read from the database every few seconds, and at once when one comes, leaves or changes."""
 
 from __future__ import annotations
 

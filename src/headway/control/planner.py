@@ -139,7 +139,8 @@ class Planner:
             counts[node] = counts.get(node, 0) + count
             if self._recounting:
                 self._recount.add(node)  # the count under way may or may not have seen this
-        self.wake.set()
+        if self._recount or not self.board.empty:
+            self.wake.set()
         return counts
 
     def _finished(self, node: int, count: int) -> None:
@@ -176,11 +177,14 @@ class Planner:
 
     # The short way
 
+    @property
+    def may_reserve(self) -> bool:
+        """Whether we plan and nothing waits."""
+        return self.board.empty and self._epoch >= 0 and self.leader.leads("planner")
+
     def reserve(self, tasks: dict[Group, list[Key]]) -> dict[int, int] | None:
         """Room for these tasks now, as task -> node; None unless we plan, nothing else waits, and all of them fit at once."""
-        if self._epoch < 0 or not self.leader.leads("planner"):
-            return None
-        if any(len(head) or head.more for head in self.board.heads.values()):
+        if not self.may_reserve:
             return None
         if any(shape not in self.definitions.shapes for _, shape in tasks):
             return None
@@ -231,6 +235,13 @@ class Planner:
             head.look_again_from(key)
             self.board.touched(group)
         self.recount({node})
+
+    def lent(self, group: Group, node: int) -> None:
+        """A task was leased to a node beyond its room. It is held from now on, not from the next count: its end may come first."""
+        if self._epoch >= 0 and node in self.rooms:
+            self.board.hold(node, group, 1)
+            if self._recounting:
+                self._recount.add(node)  # the count under way may or may not have seen it
 
     def talking(self) -> dict[int, Session]:
         """The sessions of now: a plan made for one boot of a node is not for the next."""

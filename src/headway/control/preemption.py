@@ -191,6 +191,7 @@ class Preemption:
 
     def _told(self, waiting: Waiting, node: int) -> None:
         self.planner.dispatch_with_controls(node)
+        self.planner.lent(waiting.group, node)
         self.planner.given(waiting.group, waiting.key, node)
 
     # Giving it back

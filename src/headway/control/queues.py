@@ -1,4 +1,4 @@
-"""The queues as this server knows them (F5): read every second, and at once when one of them is changed here."""
+"""The queues as this server knows them (F5): read every few seconds, and at once when one of them is changed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every tenant's subscription and tiers, in memory on each server: the hot path asks nobody.
 
 Read at the start, then only what changed: every few seconds, and at once when another server says so. A change made here is in
-force when its call returns; elsewhere within a beat.
+force when its call returns; elsewhere when it is told, or a few seconds later.
 """
 
 from __future__ import annotations

@@ -82,9 +82,14 @@ class Board:
         self._held: dict[int, dict[Group, int]] = {}  # by node
 
     @property
+    def empty(self) -> bool:
+        """Nothing waits, and nothing may wait unread."""
+        return not (self.lanes or self.hungry)
+
+    @property
     def quiet(self) -> bool:
-        """Nothing waits, nothing may wait unread, and no node holds anything."""
-        return not (self.lanes or self.hungry or any(self._held.values()))
+        """Nothing waits, and no node holds anything."""
+        return self.empty and not any(self._held.values())
 
     # What happens
 
