@@ -119,7 +119,9 @@ def _send(terminal: Terminal, method: str, path: str, body: dict[str, Any] | Non
 
 
 def _one(view: QueueView) -> str:
-    when = f"runs {view.runs}" + (f", {' and '.join(view.hours)} ({view.timezone})" if view.hours else "")
+    hours = f"{' and '.join(view.hours)} ({view.timezone})" if view.hours else ""
+    rule = view.runs if view.runs != "always" or not hours else ""
+    when = "runs " + ", ".join(part for part in (rule, hours) if part)
     return f"{view.name} is {view.state}{f' ({view.reason})' if view.reason else ''}: {when}"
 
 

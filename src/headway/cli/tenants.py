@@ -8,6 +8,7 @@ from urllib.parse import quote
 import typer
 
 from headway.cli.terminal import Terminal, command, fields, group, table
+from headway.domain.units import duration_text, size_text
 
 if TYPE_CHECKING:
     from headway.cli.session import Server
@@ -281,15 +282,21 @@ def _show_limits(terminal: Terminal, path: str) -> None:
 
 
 def _tenant(found: TenantView) -> str:
-    return fields(
-        [("tenant", found.name), *((word.replace("_", " "), _value(found.subscription[word])) for word in found.subscription)]
-    )
+    return fields([("tenant", found.name), *((word.replace("_", " "), _value(value, word)) for word, value in found.subscription.items())])
 
 
-def _value(value: Any) -> str:
+def _value(value: Any, word: str = "") -> str:
     if value is None:
         return "-"
-    return ", ".join(value) or "-" if isinstance(value, list) else str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(value) or "-"
+    if word == "max_memory":
+        return size_text(value)
+    if word in ("default_cap", "max_cap", "delay_tolerance", "max_wait"):
+        return duration_text(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _tenants(found: list[TenantView]) -> str:
@@ -303,8 +310,6 @@ def _tenants(found: list[TenantView]) -> str:
 
 
 def _limits(found: LimitsView) -> str:
-    from headway.domain.units import size_text
-
     rows = []
     for word, limit in (
         ("running", found.running), ("waiting", found.waiting), ("cpus", found.cpus), ("memory", found.memory),
@@ -314,7 +319,7 @@ def _limits(found: LimitsView) -> str:
         amounts = (limit.limit, limit.used, limit.left)
         rows.append((word, *("-" if amount is None else show(amount) for amount in amounts)))
     rate = "-" if found.rate_per_hour is None else f"{found.rate_per_hour:g}"
-    below = fields([("submissions an hour", rate), ("longest run", f"{found.subscription['max_cap']:g} s")])
+    below = fields([("submissions an hour", rate), ("longest run", duration_text(found.subscription["max_cap"]))])
     return f"{found.tenant}\n" + table(("", "LIMIT", "USED", "LEFT"), rows, right=("LIMIT", "USED", "LEFT")) + "\n" + below
 
 
@@ -335,8 +340,6 @@ def _until(one: KeyView) -> str:
 
 
 def _tiers(tiers: dict[str, ResourcesView]) -> str:
-    from headway.domain.units import size_text
-
     rows = []
     for name, tier in tiers.items():
         more = [f"{word}={getattr(tier, word)}" for word in ("iops", "bandwidth", "ports") if getattr(tier, word)]

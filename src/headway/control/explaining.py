@@ -28,6 +28,8 @@ from headway.wire.views.explanations import Estimate, Explanation, OrderView, Re
 COUNTED = 10_000
 _AHEAD = query("explain.ahead")
 _BLOCKERS = query("explain.blockers")
+_LIST_DUE = query("explain.list_due")
+_BENEFICIARY = query("preemption.of")
 _ALLOCATED = query("task.allocated")
 _HELD = query("queue.held_by_tenant")
 _ATTEMPTS = query("read.attempts")
@@ -73,6 +75,8 @@ class Explaining:
             ahead = 0
             if state is State.READY:
                 ahead = await connection.fetchval(_AHEAD, tenant, row["start_by"], row["cap_ms"], row["id"], COUNTED)
+            list_due = await connection.fetchval(_LIST_DUE, row["id"]) if state is State.BLOCKED else False
+            beneficiary = await connection.fetchval(_BENEFICIARY, row["id"]) if state is State.PAUSED else None
             quota = await self._quota(connection, tenant, asked) if state is State.READY else []
             rooms = await self._rooms(connection) if state is State.READY else []
         refusals: list[Refusal] = [found for room in rooms if (found := refuse(asked, room)) is not None]
@@ -96,6 +100,8 @@ class Explaining:
             lead_s=plan.lead_s,
             blockers=[(r["id"], r["name"], State(r["state"]).word) for r in blockers],
             held=row["hold_at"] is not None if "hold_at" in row else False,
+            beneficiary=beneficiary,
+            list_due=list_due,
             cancelling=row["cancel_at"] is not None,
         )
 

@@ -42,6 +42,8 @@ class Facts:
     lead_s: float = 2.0
     blockers: Sequence[tuple[int, str, str]] = ()  # (id, name, state) of what it waits for
     held: bool = False  # somebody paused it
+    beneficiary: int | None = None  # the task it was stopped for
+    list_due: bool = False  # its `for_each` is to be carried out
     cancelling: bool = False
 
 
@@ -81,15 +83,17 @@ def explain(facts: Facts) -> Answer:
 def _causes(facts: Facts) -> list[Cause]:
     if facts.cancelling:
         return [Cause("cancelling", "it is being cancelled")]
+    if facts.beneficiary is not None and not facts.held:
+        return [Cause("paused", f"it was stopped to make room for task {facts.beneficiary}", f"task {facts.beneficiary} ends")]
     if facts.held or facts.state is State.PAUSED:
-        return [Cause("paused", "somebody paused it, or it was stopped to make room for another", "headway resume ID")]
+        return [Cause("paused", "somebody paused it", "headway resume ID")]
     if facts.state is State.BLOCKED:
         return _blocked(facts)
     if facts.state is State.SCHEDULED:
         return [Cause("scheduled", "its time has not come", "wait, or change `at`", facts.eligible_at)]
     found = []
     if facts.verdict.gate is Gate.CLOSED:
-        remedy = "headway queue resume QUEUE" if "paused" in facts.verdict.reason else ""
+        remedy = "headway queue resume QUEUE" if "paused" in facts.verdict.reason else "another queue: headway change ID --set queue=QUEUE"
         found.append(Cause("queue", facts.verdict.reason, remedy, facts.verdict.until))
     elif facts.verdict.gate is Gate.DUE and not facts.due:
         promoted = facts.start_by - datetime.timedelta(seconds=facts.lead_s)
@@ -110,7 +114,14 @@ def _blocked(facts: Facts) -> list[Cause]:
     return [
         Cause("dependency", f"waits for task {task} ({name}), which is {state}", f"task {task} ends")
         for task, name, state in facts.blockers
-    ] or [Cause("dependency", "waits for what must end before it")]
+    ] or [_without_blockers(facts)]
+
+
+def _without_blockers(facts: Facts) -> Cause:
+    if facts.list_due:
+        text = "its list becomes tasks as soon as its tenant's rate limit and quota of waiting tasks allow so many"
+        return Cause("limit", text, "headway limits tells what is left; a larger subscription")
+    return Cause("dependency", "waits for what must end before it")
 
 
 def _room(facts: Facts) -> Cause | None:
@@ -135,15 +146,16 @@ def _named(refusals: Sequence[Refusal], reason: str, count: int) -> str:
 def _order(facts: Facts) -> Cause:
     parts = []
     if facts.ahead:
-        parts.append(f"{facts.ahead} of its tenant's tasks start by an earlier time")
+        parts.append(f"{facts.ahead} of its tenant's tasks must start by an earlier time")
     if facts.tenants_before:
-        parts.append(f"{facts.tenants_before} waiting tenants hold a smaller share of the fleet")
+        who = "1 waiting tenant holds" if facts.tenants_before == 1 else f"{facts.tenants_before} waiting tenants hold"
+        parts.append(f"{who} a smaller share of the fleet")
     return Cause("order", " and ".join(parts), "an earlier start_by: a shorter delay_tolerance")
 
 
 def estimate(facts: Facts, causes: Sequence[Cause]) -> Start | None:
     """When it will probably start: tasks of its tenant are handed out at some rate, and it is the (ahead + 1)-th of them."""
-    if any(cause.code in ("paused", "cancelling", "impossible", "no_node", "dependency") for cause in causes):
+    if any(cause.code in ("paused", "cancelling", "impossible", "no_node", "dependency", "limit") for cause in causes):
         return None
     wait = 0.0
     for cause in causes:

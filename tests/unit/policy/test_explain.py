@@ -92,3 +92,23 @@ def test_where_the_time_went_adds_up():
     times = spent(NOW, NOW + second, NOW + 3 * second, NOW + 4 * second, NOW + 10 * second)
     assert times == {"before it could run": 1.0, "waiting for room": 2.0, "starting": 1.0, "running": 6.0}
     assert spent(NOW, NOW, None, None, None) == {"before it could run": 0.0}
+
+
+def test_a_paused_task_says_who_stopped_it():
+    by_somebody = explain(facts(state=State.PAUSED, held=True, beneficiary=7))
+    assert (by_somebody.summary, by_somebody.causes[0].remedy) == ("somebody paused it", "headway resume ID")
+    for_another = explain(facts(state=State.PAUSED, beneficiary=7))
+    assert (for_another.summary, for_another.causes[0].remedy) == ("it was stopped to make room for task 7", "task 7 ends")
+
+
+def test_a_list_that_waits_for_the_subscription_says_so_and_has_no_estimate():
+    answer = explain(facts(state=State.BLOCKED, list_due=True))
+    assert (answer.causes[0].code, answer.start) == ("limit", None)
+    assert "rate limit" in answer.summary
+
+
+def test_outside_its_hours_a_queue_says_when_it_opens_and_what_else_helps():
+    verdict = Verdict(Gate.CLOSED, "queue nights is outside its hours", NOW + datetime.timedelta(hours=3))
+    [cause] = explain(facts(verdict=verdict)).causes
+    assert cause.until == verdict.until
+    assert "--set queue=QUEUE" in cause.remedy

@@ -19,6 +19,10 @@ select t.id, coalesce(t.name, d.name) as name, t.state
 from edge e join task t on t.id = e.upstream join definition d on d.id = t.definition
 where e.downstream = $1 order by t.id limit $2;
 
+-- name: list_due
+-- Whether the task stands for a list that is to be made into tasks.
+select exists (select from fanout where task = $1 and due and count is null);
+
 -- name: lock
 -- A waiting task of a tenant, to be changed in place.
 select id, tenant, state, definition, shape, start_by, eligible_at, cap_ms, category, attempt, name, labels, size

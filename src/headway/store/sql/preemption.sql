@@ -1,8 +1,8 @@
 -- Tasks that made room for others.
 
 -- name: of
--- Whether this task is out of the way of another now.
-select true from preemption where task = $1 and resumed_at is null;
+-- The task that this one is out of the way of now.
+select beneficiary from preemption where task = $1 and resumed_at is null;
 
 -- name: late
 -- What is to be known of waiting tasks whose start is overdue.
