@@ -140,7 +140,8 @@ class Webhooks:
         host = urlsplit(url).hostname or ""
         numeric = ":" in host or host.replace(".", "").isdigit()
         if numeric and (why := policy.refused(host, self.allowed)) is not None:
-            raise InvalidInput(f"url: {why}", field="url", hint="webhooks go to public addresses; the operator can allow others (HEADWAY_WEBHOOK_NETWORKS)")
+            hint = "webhooks go to public addresses; the operator can allow others (HEADWAY_WEBHOOK_NETWORKS)"
+            raise InvalidInput(f"url: {why}", field="url", hint=hint)
 
     def _changed(self) -> None:
         for tell in self.on_change:
