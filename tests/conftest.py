@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from headway.agent import cgroups
+from headway.agent import cgroups_v1
 from tests.support.databases import Databases
 
 # Properties say what holds, not how fast: a loaded machine takes many times as long for one example.
@@ -24,7 +24,7 @@ hypothesis.settings.load_profile("headway")
 def _no_groups_left() -> Iterator[None]:
     """Tests kill agents the hard way, and nobody starts those again to clean up after them."""
     yield
-    cgroups.sweep()
+    cgroups_v1.sweep()
 
 
 @pytest.fixture(scope="session")

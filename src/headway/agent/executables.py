@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 
 from headway.agent import tree, watcher
-from headway.agent.cgroups import Used
 from headway.agent.clock import boottime, wall_ms
 from headway.agent.disk import used as disk_used
+from headway.agent.group import Used
 from headway.agent.interpreters import NotStartable
 from headway.agent.loop import Loop
 from headway.agent.places import OWN_PROCESSES, Place, Places

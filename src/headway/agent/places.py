@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headway.agent import cgroups, sandbox
-from headway.agent.cgroups import Limits
 from headway.agent.disk import DiskWatch, Watched
+from headway.agent.group import Limits
 from headway.agent.interpreters import NotStartable
 from headway.agent.link import Terms
 from headway.agent.ports import Ports

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from headway.agent.cgroups import Limits
 from headway.agent.clock import boottime
+from headway.agent.group import Limits
 from headway.agent.link import Terms
 from headway.agent.places import OWN_PROCESSES, Place, Places
 from headway.agent.prepare import READY, Answer, Job

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from headway.agent import tree
-from headway.agent.cgroups import Limits
 from headway.agent.granted import Granted
+from headway.agent.group import Limits
 from headway.agent.interpreters import NotStartable
 from headway.agent.places import Place, Places
 from headway.agent.process import INSIDE_PATH

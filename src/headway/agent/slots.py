@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from headway.agent.cgroups import Group, Hierarchy, Limits, Used, kill
+from headway.agent.group import Group, Hierarchy, Limits, Used, kill
 
 Call = Callable[[], None]
 KEPT = 64  # free slots; a burst's surplus is removed

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from headway.agent import tree
-from headway.agent.cgroups import Limits
+from headway.agent.group import Limits
 from headway.wire.exchange import Excess
 
 EVERY_S = 0.25

@@ -1,0 +1,122 @@
+"""Cgroups version 2: one unified group for each task, which is moved into it before its program is loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+
+from headway.agent.cgroup_files import counter, folders, read, write
+from headway.agent.group import LEAST_QUOTA_US, PERIOD_US, Limits, Used, kill
+
+CONTROLLERS = ("memory", "cpu", "pids", "io")
+
+
+@dataclass
+class V2Hierarchy:
+    path: str  # the agent's own group, delegated to it
+    instance: str
+    controllers: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        self.version = 2
+        self.base = f"{self.path}/headway-{self.instance}"
+        self.clear()
+        leaf = f"{self.path}/headway-agent"  # a group with controllers for its children may hold no process itself
+        os.makedirs(leaf, exist_ok=True)
+        for pid in read(f"{self.path}/cgroup.procs").split():
+            with contextlib.suppress(OSError):
+                write(f"{leaf}/cgroup.procs", pid)
+        os.makedirs(self.base, exist_ok=True)
+        words = " ".join(f"+{name}" for name in self.controllers)
+        if words:
+            write(f"{self.path}/cgroup.subtree_control", words)
+            write(f"{self.base}/cgroup.subtree_control", words)
+
+    def group(self, name: str) -> V2Group:
+        return V2Group(f"{self.base}/{name}", self.controllers)
+
+    def keep(self, thread: int) -> None:
+        """Threads cannot stand in groups of their own here."""
+
+    def go_home(self, thread: int) -> None:
+        """Threads never left."""
+
+    def clear(self) -> None:
+        remove_all(self.base, self.controllers)
+
+
+class V2Group:
+    def __init__(self, path: str, controllers: tuple[str, ...]) -> None:
+        self._path, self._controllers = path, controllers
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path)
+        self.place: str | None = f"{path}/cgroup.procs"
+        self._limits = Limits()
+
+    def admit(self, thread: int) -> None:
+        """Threads cannot stand in groups of their own here."""
+
+    def settle(self) -> bool:
+        """Everything is under every limit from the beginning."""
+        return True
+
+    def empty(self) -> bool:
+        text = read(f"{self._path}/pids.current")
+        return int(text) == 0 if text else not self.pids()
+
+    def limit(self, limits: Limits, device: str) -> None:
+        old, self._limits = self._limits, limits
+        if limits == old:
+            return
+        if "memory" in self._controllers:
+            write(f"{self._path}/memory.max", str(limits.memory or "max"))
+            write(f"{self._path}/memory.oom.group", "1")
+            if os.path.exists(f"{self._path}/memory.swap.max"):
+                write(f"{self._path}/memory.swap.max", "0")
+        if "pids" in self._controllers:
+            write(f"{self._path}/pids.max", str(limits.processes or "max"))
+        if "cpu" in self._controllers:
+            milli = limits.cpus_milli
+            write(f"{self._path}/cpu.weight", str(max(1, min(10_000, milli // 10))) if milli else "100")
+            quota = max(LEAST_QUOTA_US, PERIOD_US * milli // 1000)
+            write(f"{self._path}/cpu.max", f"{quota} {PERIOD_US}" if milli else f"max {PERIOD_US}")
+        if "io" in self._controllers and device:
+            iops, rate = limits.iops or "max", limits.bandwidth or "max"
+            write(f"{self._path}/io.max", f"{device} riops={iops} wiops={iops} rbps={rate} wbps={rate}")
+
+    def begin(self) -> None:
+        if os.path.exists(f"{self._path}/memory.peak"):
+            with contextlib.suppress(OSError):  # a kernel before 6.12 cannot begin again: the peak is then of all tasks of this slot
+                write(f"{self._path}/memory.peak", "0")
+
+    def used(self) -> Used:
+        peak = read(f"{self._path}/memory.peak").strip()
+        cpu = counter(read(f"{self._path}/cpu.stat").encode(), b"usage_usec ")
+        kills = counter(read(f"{self._path}/memory.events").encode(), b"oom_kill ")
+        refused = counter(read(f"{self._path}/pids.events").encode(), b"max ")
+        return Used(int(peak) if peak else None, cpu // 1000, kills, refused)
+
+    def pids(self) -> list[int]:
+        return [int(pid) for pid in read(f"{self._path}/cgroup.procs").split() if pid != "0"]
+
+    def close_door(self) -> None:
+        if os.path.exists(f"{self._path}/cgroup.kill"):
+            write(f"{self._path}/cgroup.kill", "1")
+
+    def empty_cache(self, above: int) -> None:
+        if int(read(f"{self._path}/memory.current") or 0) > above and os.path.exists(f"{self._path}/memory.reclaim"):
+            with contextlib.suppress(OSError):
+                write(f"{self._path}/memory.reclaim", "1G")
+
+    def remove(self) -> None:
+        kill(self)
+        with contextlib.suppress(OSError):
+            os.rmdir(self._path)
+
+
+def remove_all(base: str, controllers: tuple[str, ...]) -> None:
+    for name in folders(base):
+        V2Group(f"{base}/{name}", controllers).remove()
+    with contextlib.suppress(OSError):
+        os.rmdir(base)
