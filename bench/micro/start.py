@@ -2,6 +2,7 @@
 
     python bench/micro/start.py [rounds]
 
+Both clocks are shown: wall time, and CPU time of this process and its children, which tells more on a machine that others use too.
 The floor is posix_spawn and waitpid of /bin/true, one after another in this process. "limits" takes a place with a cgroup, starts
 /bin/true in it, counts what it used and gives the place back. "bwrap" is bubblewrap with the sandbox's namespaces and a read-only system
 and nothing else; "sandbox" is the whole of it, with filter, users, limits and private folders.
@@ -10,6 +11,7 @@ and nothing else; "sandbox" is the whole of it, with filter, users, limits and p
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import statistics
 import sys
@@ -42,21 +44,28 @@ def main() -> None:
         "bwrap": lambda: _bare(bare),
         "sandbox": lambda: _in_place(places, null, isolation="sandbox"),
     }
-    took: dict[str, list[float]] = {name: [] for name in contestants}
+    clocks: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "CPU": _cpu}
+    took: dict[str, dict[str, list[float]]] = {clock: {name: [] for name in contestants} for clock in clocks}
     for turn in range(rounds + 1):
         for name, start in contestants.items():
-            began = time.perf_counter()
+            began = {clock: read() for clock, read in clocks.items()}
             for _ in range(STARTS):
                 start()
-            if turn:  # the first round fills the pools
-                took[name].append((time.perf_counter() - began) / STARTS * 1000)
+            for clock, read in clocks.items() if turn else ():  # the first round fills the pools
+                took[clock][name].append((read() - began[clock]) / STARTS * 1000)
     places.close()
     shutil.rmtree(folder, ignore_errors=True)
-    for name, values in took.items():
-        print(f"{name:8} {statistics.median(values):7.3f} ms   ({min(values):.3f}-{max(values):.3f})")
-    for name, floor in (("limits", "floor"), ("sandbox", "bwrap")):
-        ratios = [a / b for a, b in zip(took[name], took[floor], strict=True)]
-        print(f"{name} / {floor}: {statistics.median(ratios):.2f}   ({min(ratios):.2f}-{max(ratios):.2f})")
+    for clock, found in took.items():
+        for name, values in found.items():
+            print(f"{clock:5} {name:8} {statistics.median(values):7.3f} ms   ({min(values):.3f}-{max(values):.3f})")
+        for name, floor in (("limits", "floor"), ("sandbox", "bwrap")):
+            ratios = [a / b for a, b in zip(found[name], found[floor], strict=True)]
+            print(f"{clock:5} {name} / {floor}: {statistics.median(ratios):.2f}   ({min(ratios):.2f}-{max(ratios):.2f})")
+
+
+def _cpu() -> float:
+    spent = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in spent)
 
 
 def _in_place(places: Places, null: int, *, isolation: str) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from headway.domain.lifecycle import Outcome
+from headway.domain.stages import Stage
 from tests.support.agents import AgentProcess, until
 from tests.support.confined import LEVELS, ROOM, confining, need_groups, need_sandbox, python, shell
 from tests.support.scripted_server import ScriptedServer
@@ -127,14 +128,32 @@ def test_a_result_that_is_no_plain_file_is_refused_and_leads_nowhere(server: Scr
 
 def test_links_in_its_folder_are_removed_and_not_what_they_lead_to(server: ScriptedServer, level: str, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    kept.mkdir()
+    kept.mkdir(mode=0o750)
     (kept / "file").write_text("here")
+    before = kept.stat()
     text = f"ln -s {kept} a; ln -s {kept} $HEADWAY_CHECKPOINT_DIR/b; rm -rf $HEADWAY_CHECKPOINT_DIR; ln -s {kept} $HEADWAY_CHECKPOINT_DIR"
     server.run(server.define(command=shell(text), isolation=level, resources=ROOM))
     for _ in range(2):
         ref = server.run(server.define(command=shell("ls -A"), isolation=level, resources=ROOM))
         assert server.text(ref) == "checkpoint\n"
     assert (kept / "file").read_text() == "here"
+    after = kept.stat()
+    assert (after.st_mode, after.st_uid) == (before.st_mode, before.st_uid)
+
+
+def test_links_of_one_stage_lead_the_next_one_nowhere(server: ScriptedServer, level: str, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").write_text("here")
+    before = [path.stat() for path in (kept, kept / "file")]
+    plant = f"rm -r $HEADWAY_CHECKPOINT_DIR; ln -s {kept} $HEADWAY_CHECKPOINT_DIR; ln -sf {kept}/file $HEADWAY_INPUT"
+    stages = (Stage("plant", shell(plant)), Stage("read", shell("cat $HEADWAY_INPUT")))
+    ref = server.order(server.define(stages=stages, isolation=level, resources=ROOM), "its input")
+    server.wait(lambda: ref in server.finished)
+    assert server.text(ref) == '"its input"'
+    assert (kept / "file").read_text() == "here"
+    after = [path.stat() for path in (kept, kept / "file")]
+    assert [(of.st_mode, of.st_uid) for of in after] == [(of.st_mode, of.st_uid) for of in before]
 
 
 def test_a_pipe_where_subtasks_are_told_holds_nobody_up(server: ScriptedServer, level: str) -> None:

@@ -153,10 +153,9 @@ class V1Group:
 
     def empty_cache(self, above: int) -> None:
         """Files that earlier tasks read count here until they are dropped."""
-        path = self._paths["memory"]
-        if int(read(f"{path}/memory.usage_in_bytes") or 0) > above:
+        if int(os.pread(self._open("memory", "memory.usage_in_bytes"), 32, 0)) > above:
             with contextlib.suppress(OSError):
-                write(f"{path}/memory.force_empty", "0")
+                write(f"{self._paths['memory']}/memory.force_empty", "0")
 
     def remove(self) -> None:
         """The thread that stood inside is gone or was moved away."""

@@ -217,12 +217,14 @@ class Executables:
         if box.first is not None:
             usage = self._usage_inside(box.first) or usage
         cpu_ms = round((usage.ru_utime + usage.ru_stime) * 1000)
-        memory = _peak(usage) or process.resident or None
+        memory: int | None = None
         if place.slot is not None and place.slot.group is not None:
             used = place.slot.used()
-            memory, cpu_ms = used.peak if used.peak is not None else memory, max(cpu_ms, used.cpu_ms)
+            memory, cpu_ms = used.peak, max(cpu_ms, used.cpu_ms)
             if process.excess is None and status:
                 process.excess = _excess(used, place)
+        if memory is None:
+            memory = _peak(usage) or process.resident or None
         if process.excess is None and place.disk is not None and status:
             process.excess = _disk_excess(place, status)
         return Usage(cpu_ms, memory, usage.ru_inblock * 512, usage.ru_oublock * 512)

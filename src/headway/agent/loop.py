@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Callable
 
+HELD = {signal.SIGCHLD}  # told only between two rounds: each would interrupt the waiting for programs that are being started
 READ, HANG_UP = select.EPOLLIN, select.EPOLLHUP | select.EPOLLERR
 
 
@@ -23,6 +24,7 @@ class Loop:
         signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
         for number in numbers:
             signal.signal(number, _heard)
+        signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
         self.add(self._wake_read.fileno(), lambda: callback(set(self._wake_read.recv(4096))))
 
     def add(self, fd: int, callback: Callable[[], None]) -> None:
@@ -44,7 +46,10 @@ class Loop:
 
     def poll(self, timeout: float | None) -> None:
         """Wait, then call back for what is ready. A callback may remove what comes after it."""
-        for fd, _ in self._epoll.poll(timeout):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
+        ready = self._epoll.poll(timeout)
+        signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+        for fd, _ in ready:
             callback = self._callbacks.get(fd)
             if callback is not None:
                 callback()

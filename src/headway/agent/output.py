@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from headway.agent.spools import Spool
 from headway.wire.exchange import Output, Progress
@@ -63,6 +63,9 @@ def _overlap(data: bytes, secret: bytes) -> int:
     return 0
 
 
+_HIDES_NOTHING = Mask(())
+
+
 class Capture:
     """The output of one attempt."""
 
@@ -71,13 +74,13 @@ class Capture:
         task: int,
         attempt: int,
         limit: int,
-        secrets: Iterable[str] = (),
+        secrets: Collection[str] = (),
         tee: Callable[[int, bytes, int], None] | None = None,
         spool: Spool | None = None,
     ) -> None:
         self.task, self.attempt = task, attempt
         self._tee, self._spool = tee, spool
-        self.mask = Mask(secrets)
+        self.mask = Mask(secrets) if secrets else _HIDES_NOTHING
         self._half = max(limit // 2, 1)
         self._shipped = 0
         self._sequence = 0

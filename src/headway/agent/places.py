@@ -13,7 +13,7 @@ from headway.agent.group import Limits
 from headway.agent.interpreters import NotStartable
 from headway.agent.link import Terms
 from headway.agent.ports import Ports
-from headway.agent.scratch import CHECKPOINT, Scratch, remove
+from headway.agent.scratch import Scratch, remove
 from headway.agent.slots import UID_SPAN, Slot, Slots, can_change_user
 from headway.domain.isolation import EVERYTHING
 from headway.domain.task import Definition
@@ -34,6 +34,7 @@ class Place:
     ports: tuple[int, ...] = ()
     isolated: bool = False
     disk: Watched | None = None
+    begun: bool = False  # a program was started in it
 
 
 class Places:
@@ -81,18 +82,16 @@ class Places:
         return place
 
     def make_ready(self, place: Place | None) -> None:
-        """Before each program of an attempt: what one before it left running is ended, and what was put there is the task's."""
+        """Before each program of an attempt: what one before it left running is ended."""
         slot = place.slot if place is not None else None
         if place is None or slot is None:
             return
-        if not slot.empty:
-            slot.kill()
-        if slot.group is not None:
+        if place.begun:
+            if not slot.empty:
+                slot.kill()
+            slot.final = None
             self.slots.limit(slot, place.limits)
-        if slot.uid is not None:
-            for where, _, files in os.walk(f"{place.dir}/{CHECKPOINT}"):
-                for path in (where, *(os.path.join(where, name) for name in files)):
-                    os.chown(path, slot.uid, slot.uid, follow_symlinks=False)
+        place.begun = True
 
     def watch(self, place: Place, end: Callable[[], object], pids: Callable[[], list[int]]) -> None:
         """From now on its disk is watched; `end` is called when it is above its limit."""

@@ -8,27 +8,21 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
-from threading import Semaphore
 from typing import NamedTuple
 
-import msgspec
-
 from headway.agent.clock import boottime
+from headway.agent.errands import Errands
 from headway.agent.group import Limits
 from headway.agent.link import Terms
 from headway.agent.places import OWN_PROCESSES, Place, Places
 from headway.agent.prepare import READY, Answer, Job
 from headway.agent.signals import Prepared, Stimulus
-from headway.agent.slots import Slot
 from headway.domain.resources import GIB
 from headway.domain.task import Definition
 from headway.logs import log
 
-_START = "from headway.agent.prepare import main; main()"
 ENTRY = ("file-", "url-", "place-", "program-")
 MOST = 4  # at the same time
 # For pip, npm and compilers, beside what tasks inherit: where an organisation keeps its packages.
@@ -43,7 +37,6 @@ class Running(NamedTuple):
     """A preparation that is being made."""
 
     number: int  # of the definition
-    answer: int  # where its answer comes
     place: Place | None  # with limits, if its commands are not trusted
 
 
@@ -62,6 +55,7 @@ class Preparations:
         self.ready: dict[int, Answer] = {}
         self.in_use: Callable[[], Collection[int]] = tuple  # set by the supervisor: definitions whose tasks are held
         self._waiting: dict[int, Definition] = {}
+        self._errands = Errands("headway.agent.prepare", env, Answer)
         self._running: dict[int, Running] = {}  # by process
         self._removing: set[int] = set()
         self._sizes = self._found()
@@ -101,29 +95,9 @@ class Preparations:
             sandbox_paths=terms.sandbox_paths,
             engine=self._engine,
         )
-        told = os.memfd_create("headway-prepare")  # not in a file and not in the environment: it holds the agent's token
-        os.write(told, msgspec.msgpack.encode(job))
-        os.lseek(told, 0, os.SEEK_SET)
-        answer, child_answer = os.pipe()
         place = self._limited(definition)
-
-        def spawn() -> int:
-            return os.posix_spawn(
-                sys.executable,
-                [sys.executable, "-P", "-c", _START],
-                self._env,
-                file_actions=[(os.POSIX_SPAWN_DUP2, told, 0), (os.POSIX_SPAWN_DUP2, child_answer, 1)],
-                setsid=True,
-                setsigmask=(),
-                setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
-            )
-
-        try:
-            pid = spawn() if place is None or place.slot is None else _inside(place.slot, spawn)
-        finally:
-            os.close(told)
-            os.close(child_answer)
-        self._running[pid] = Running(number, answer, place)
+        pid = self._errands.start(job, place.slot if place is not None else None)
+        self._running[pid] = Running(number, place)
 
     def _limited(self, definition: Definition) -> Place | None:
         """Commands of people we do not trust get no more than a task: as much memory as theirs, at least what a compiler needs."""
@@ -137,17 +111,12 @@ class Preparations:
     def ended(self, pid: int, status: int) -> None:
         """One of our processes was reaped: read its answer."""
         self._removing.discard(pid)
-        if pid not in self._running:
+        answer = self._errands.ended(pid, status)
+        if answer is None:
             return
-        running = self._running.pop(pid)
-        number, place = running.number, running.place
-        with open(running.answer, "rb") as file:
-            body = file.read()
-        try:
-            answer = msgspec.msgpack.decode(body, type=Answer)
-        except msgspec.DecodeError:
-            code = os.waitstatus_to_exitcode(status)
-            answer = Answer(error=f"the preparation died ({'signal' if code < 0 else 'exit code'} {abs(code)})")
+        if isinstance(answer, str):
+            answer = Answer(error=f"the preparation died ({answer})")
+        number, place = self._running.pop(pid)
         if place is not None:
             if answer.error and place.slot is not None and place.slot.used().kills:
                 answer.error = f"the preparation used more memory than it may ({place.limits.memory} bytes); {answer.error}"
@@ -195,7 +164,7 @@ class Preparations:
         gone = self.root / f"gone-{key}"
         try:
             os.rename(self.root / key, gone)
-            pid = os.posix_spawn("/bin/rm", ["rm", "-rf", str(gone)], self._env)
+            pid = os.posix_spawn("/bin/rm", ["rm", "-rf", str(gone)], self._env, setsigmask=())
         except OSError as error:
             log("agent.cannot_remove", level="warning", entry=key, reason=str(error))
         else:
@@ -222,28 +191,9 @@ class Preparations:
 
     def drop_all(self) -> None:
         """Forget what is being prepared: it has been killed."""
+        self._errands.drop_all()
         for running in self._running.values():
-            os.close(running.answer)
             if running.place is not None:
                 self._places.give_back(running.place)
         self._running.clear()
         self._waiting.clear()
-
-
-def _inside(slot: Slot, spawn: Callable[[], int]) -> int:
-    """Start a process from the slot's own thread: it and all it starts are held by the slot's limits."""
-    done = Semaphore(0)
-    found: list[int | OSError] = []
-
-    def call() -> None:
-        try:
-            found.append(spawn())
-        except OSError as error:
-            found.append(error)
-
-    slot.calls.put((call, done))
-    done.acquire()
-    first = found[0]
-    if isinstance(first, OSError):
-        raise first
-    return first

@@ -19,7 +19,7 @@ from headway.agent.output import Capture
 from headway.agent.places import Place, Places
 from headway.agent.reports import error_text
 from headway.agent.sandbox import STATUS_FD, WORK, Told, told
-from headway.agent.scratch import CHECKPOINT, read_plain
+from headway.agent.scratch import CHECKPOINT, put, read_plain
 from headway.agent.spawn import Launch, launch
 from headway.agent.tokens import Tokens, waits_for
 from headway.domain.isolation import through_door
@@ -32,6 +32,7 @@ INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "USER", "LOGNAME", "TZ", "TMPDIR"
 RESULT_LIMIT = 4 * 2**20
 READ = 64 * 1024
 TRY_LATER, REQUEUE = 75, 85
+UNBOXED = Told(None, None)
 # Where `headway` is comes last; it is there for those who are shown it.
 INSIDE_PATH = f"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{os.path.dirname(sys.executable)}"
 
@@ -94,7 +95,7 @@ class Process:
 
     def told(self) -> Told:
         """What its sandbox said."""
-        return told(read_available(self.status)[0]) if self.status >= 0 else Told(None, None)
+        return told(read_available(self.status)[0]) if self.status >= 0 else UNBOXED
 
 
 class Spawner:
@@ -215,9 +216,7 @@ class Spawner:
             env["TRACEPARENT"] = order.traceparent
         if order.input and order.input != b"null":
             env["HEADWAY_INPUT"] = f"{directory}/input"
-            with open(f"{process.dir}/input", "wb") as file:
-                file.write(order.input)
-            os.chmod(f"{process.dir}/input", 0o644)  # an isolated task is another user; the folder around it is its own
+            put(f"{process.dir}/input", order.input)
         else:
             env["HEADWAY_INPUT"] = os.devnull
         if order.dependencies is not None:
@@ -231,8 +230,7 @@ def write_dependencies(data: bytes, path: str) -> None:
     found = msgspec.json.decode(data, type=Dependencies)
     if found.error:
         raise NotStartable(found.error)
-    with open(path, "wb") as file:
-        file.write(msgspec.json.encode(found.results))
+    put(path, msgspec.json.encode(found.results))
 
 
 def read_available(fd: int) -> tuple[bytes, bool]:
@@ -294,6 +292,8 @@ def not_started(process: Process, why: str, now_ms: int) -> Finished:
 
 
 def _take_result(process: Process, finished: Finished) -> None:
+    if process.place is not None and process.place.scratch.untouched(process.dir):
+        return
     try:
         data = read_plain(f"{process.dir}/result", RESULT_LIMIT + 1)
     except OSError as error:

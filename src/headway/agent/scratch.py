@@ -2,22 +2,28 @@
 
 Making and removing two folders costs 300-900 µs of journalled file system for each attempt, as much as starting the
 program. An attempt gets a clean one and leaves it; what it wrote there is removed before the next attempt sees it.
+One in which nothing was changed, which its change time tells, needs no look at what is in it.
 A folder with very much in it, or nested too deep, is put aside and removed by a process of its own: the supervisor must
 not be held up by what a task left behind.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
 import stat
+import time
 
 CHECKPOINT = "checkpoint"
 TMP = "tmp"
 KEPT = 64  # free folders; a burst's surplus is removed
 DEEP = 20  # levels
 QUICK = 200  # entries removed here; more are left to a process
+SETTLED_NS = 100_000_000  # change times have the grain of a clock tick: two changes closer than this may have the same
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+Stamp = tuple[int, int, int, int, int]  # whatever is done to a folder or right inside it changes this
 
 
 class Scratch:
@@ -27,6 +33,7 @@ class Scratch:
         os.makedirs(root, mode=0o711 if isolated else 0o700)
         self.root, self._isolated = root, isolated
         self._free: list[str] = []
+        self._stamps: dict[str, list[Stamp]] = {}  # of a folder's parts, when they were last seen empty
         self._made = 0
         self.removers: set[int] = set()  # processes of ours that remove what was put aside
 
@@ -36,16 +43,27 @@ class Scratch:
         if uid is not None:
             for folder in self._folders(path):
                 os.chown(folder, uid, uid)
+            self._stamps.pop(path, None)
+        elif any(stamp[-1] > time.time_ns() - SETTLED_NS for stamp in self._stamps.get(path, ())):
+            del self._stamps[path]
         return path
+
+    def untouched(self, path: str) -> bool:
+        """Whether nothing was put into it since it was taken, as far as that can be said without a look at what is in it."""
+        known = self._stamps.get(path)
+        return known is not None and _stamp(path) == known[0]
 
     def give_back(self, path: str) -> None:
         """Its attempt is over and none of its processes lives."""
-        budget = QUICK
+        budget, folders = QUICK, self._folders(path)
         try:
-            for folder in self._folders(path):
-                os.chmod(folder, 0o700)
+            if len(self._free) < KEPT and [_stamp(folder) for folder in folders] == self._stamps.get(path):
+                self._free.append(path)
+                return
+            for folder in folders:
                 budget = _empty(folder, budget, keep=CHECKPOINT if folder == path else "")
             if budget > 0 and len(self._free) < KEPT:
+                self._stamps[path] = [_stamp(folder) for folder in folders]
                 self._free.append(path)
                 return
         except OSError:
@@ -75,6 +93,7 @@ class Scratch:
         return [*folders, self.tmp_of(path)] if self._isolated else folders
 
     def _put_aside(self, path: str) -> None:
+        self._stamps.pop(path, None)
         whole = os.path.dirname(path) if self._isolated else path
         self.removers.add(_start_removing(whole))
 
@@ -96,6 +115,15 @@ def read_plain(path: str, limit: int) -> bytes | None:
         return file.read(limit)
 
 
+def put(path: str, data: bytes) -> None:
+    """A new file for a task, in a folder that is its own: what it may have put there under this name is not followed."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    with open(os.open(path, _NEW, 0o600), "wb") as file:
+        file.write(data)
+        os.fchmod(file.fileno(), 0o644)  # an isolated task is another user; the folder around it is its own
+
+
 def remove(path: str) -> None:
     """All of it, and wait."""
     os.waitpid(_start_removing(path), 0)
@@ -103,8 +131,11 @@ def remove(path: str) -> None:
 
 def _empty(folder: str, budget: int, *, keep: str = "") -> int:
     """Remove what is in the folder, as long as the budget of entries lasts; returns what is left of it."""
-    if not stat.S_ISDIR(os.lstat(folder).st_mode):
-        raise NotADirectoryError(folder)
+    mode = os.lstat(folder).st_mode
+    if not stat.S_ISDIR(mode):
+        raise NotADirectoryError(folder)  # a link would lead to what is not the task's
+    if stat.S_IMODE(mode) != 0o700:
+        os.chmod(folder, 0o700)
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name == keep and entry.is_dir(follow_symlinks=False):
@@ -133,6 +164,11 @@ def _remove_small(path: str, budget: int) -> int:
                     left.append((entry.path, depth + 1))
     shutil.rmtree(path)
     return budget - count
+
+
+def _stamp(folder: str) -> Stamp:
+    of = os.lstat(folder)
+    return of.st_dev, of.st_ino, of.st_mode, of.st_uid, of.st_ctime_ns
 
 
 def _start_removing(path: str) -> int:

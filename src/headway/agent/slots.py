@@ -14,12 +14,15 @@ import queue
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from headway.agent.group import Group, Hierarchy, Limits, Used, kill
 
 Call = Callable[[], None]
+Calls = queue.SimpleQueue[tuple[Call, Call] | None]  # for one thread or several: what to do, and what then; None: end
+Found = TypeVar("Found")
 KEPT = 64  # free slots; a burst's surplus is removed
 UID_SPAN = 1024  # users for each agent of a machine
 STACK = 256 * 1024
@@ -35,17 +38,35 @@ class Slot:
     number: int
     group: Group | None
     uid: int | None  # None: the agent's own user
-    calls: queue.SimpleQueue[tuple[Call, threading.Semaphore] | None] = field(default_factory=queue.SimpleQueue)
+    calls: Calls = field(default_factory=queue.SimpleQueue)
     thread: int = 0
     limits: Limits = field(default_factory=Limits)
     before: Used = NOTHING
+    final: Used | None = None  # what its group had counted when the slot was seen empty, and nothing was started in it since
     settled: bool = False
+
+    def ask(self, call: Callable[[], Found]) -> Found:
+        """Have its thread do something, and wait for it."""
+        found: list[Found | OSError] = []
+
+        def caught() -> None:
+            try:
+                found.append(call())
+            except OSError as error:
+                found.append(error)
+
+        side_by_side([(self.calls, caught)])
+        if isinstance(found[0], OSError):
+            raise found[0]
+        return found[0]
 
     def used(self) -> Used:
         """What the task in it has used so far."""
         if self.group is None:
             return NOTHING
+        empty = self.group.empty()  # first: what counts after that is nobody's
         now, before = self.group.used(), self.before
+        self.final = now if empty else None
         return Used(now.peak, now.cpu_ms - before.cpu_ms, now.kills - before.kills, now.refused - before.refused)
 
     def pids(self) -> list[int]:
@@ -57,7 +78,7 @@ class Slot:
 
     @property
     def empty(self) -> bool:
-        return self.group is None or self.group.empty()
+        return self.group is None or self.final is not None or self.group.empty()
 
 
 class Slots:
@@ -82,10 +103,11 @@ class Slots:
         slot = self._pick(limits, own_user) or self._make(own_user)
         if slot.group is not None:
             self.limit(slot, limits)
-            if limits.memory:
+            known, slot.final = slot.final, None
+            if limits.memory and (known is None or known.peak is None or known.peak > limits.memory // CACHE_PART):
                 slot.group.empty_cache(limits.memory // CACHE_PART)
             slot.group.begin()
-            slot.before = slot.group.used()
+            slot.before = known if known is not None else slot.group.used()
             slot.settled = False
         return slot
 
@@ -144,6 +166,22 @@ class Slots:
         self._numbers.append(slot.number)
 
 
+def side_by_side(work: Sequence[tuple[Calls, Call]]) -> None:
+    """Each by the thread that serves its queue; returns when all are done. Only the last of them wakes the one who waits."""
+    left = list(range(len(work)))
+    done = threading.Lock()
+    done.acquire()
+
+    def then() -> None:
+        if left.pop() == 0:
+            done.release()
+
+    for calls, call in work:
+        calls.put((call, then))
+    if work:
+        done.acquire()
+
+
 def _start(slot: Slot, before_user: Call = lambda: None) -> None:
     """The thread lives as long as the slot: a task started by it dies with it (parent-death signal)."""
     began = threading.Semaphore(0)
@@ -161,9 +199,9 @@ def _start(slot: Slot, before_user: Call = lambda: None) -> None:
             failed.append(error)
         began.release()
         while (work := slot.calls.get()) is not None:
-            call, done = work
+            call, then = work
             call()
-            done.release()
+            then()
 
     before = threading.stack_size(STACK)
     threading.Thread(target=serve, daemon=True, name=f"slot-{slot.number}").start()

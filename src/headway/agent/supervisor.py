@@ -9,6 +9,7 @@ them.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import resource
 import signal
@@ -104,6 +105,7 @@ COALESCE_S = (
 )
 PRIORITY = -10  # a node full of busy tasks must still answer
 SWITCH_S = 0.001  # how long a thread of ours may be kept from ending a task that fills the disk
+GARBAGE = 10_000, 20, 50  # a task makes and drops a hundred objects: the default looks at them all after every few
 _decode = msgspec.msgpack.Decoder(ToSupervisor).decode
 
 
@@ -468,4 +470,6 @@ def main() -> None:
     supervisor = Supervisor(setup, channel, os.getppid())
     supervisor.say_boot()
     supervisor.hear(frames[1:])
+    gc.freeze()  # what is here now stays; the rest lives for milliseconds
+    gc.set_threshold(*GARBAGE)
     supervisor.run()

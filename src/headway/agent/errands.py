@@ -1,0 +1,70 @@
+"""Processes of the supervisor's own that run one errand each: told by a file in memory, answering by a pipe (H5 H8)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+import msgspec
+
+from headway.agent.slots import Slot
+
+Answer = TypeVar("Answer")
+
+
+class Errands(Generic[Answer]):
+    def __init__(self, module: str, env: Mapping[str, str], answer: type[Answer]) -> None:
+        """`module.main` reads its job from descriptor 0 and writes its answer, encoded, to descriptor 1."""
+        self._argv = [sys.executable, "-P", "-c", f"from {module} import main; main()"]
+        self._env, self._type = env, answer
+        self._answers: dict[int, int] = {}  # process -> where its answer comes
+
+    def start(self, job: msgspec.Struct, slot: Slot | None = None) -> int:
+        """Started by the slot's thread, it and all it starts are held by the slot's limits."""
+        told = os.memfd_create("headway-errand")  # not in a file and not in the environment: it holds the agent's token
+        os.write(told, msgspec.msgpack.encode(job))
+        os.lseek(told, 0, os.SEEK_SET)
+        answer, child_answer = os.pipe()
+
+        def spawn() -> int:
+            return os.posix_spawn(
+                self._argv[0],
+                self._argv,
+                self._env,
+                file_actions=[(os.POSIX_SPAWN_DUP2, told, 0), (os.POSIX_SPAWN_DUP2, child_answer, 1)],
+                setsid=True,
+                setsigmask=(),
+                setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
+            )
+
+        try:
+            pid = spawn() if slot is None else slot.ask(spawn)
+        except OSError:
+            os.close(answer)
+            raise
+        finally:
+            os.close(told)
+            os.close(child_answer)
+        self._answers[pid] = answer
+        return pid
+
+    def ended(self, pid: int, status: int) -> Answer | str | None:
+        """What this process, which was reaped, has answered, or in words how it died; None when it is not one of these."""
+        if pid not in self._answers:
+            return None
+        with open(self._answers.pop(pid), "rb") as file:
+            body = file.read()
+        try:
+            return msgspec.msgpack.decode(body, type=self._type)
+        except msgspec.DecodeError:
+            code = os.waitstatus_to_exitcode(status)
+            return f"{'signal' if code < 0 else 'exit code'} {abs(code)}"
+
+    def drop_all(self) -> None:
+        """Forget everything: it has been killed."""
+        for answer in self._answers.values():
+            os.close(answer)
+        self._answers.clear()

@@ -1,0 +1,83 @@
+"""Folders for attempts: what one attempt leaves, the next never sees."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from headway.agent.scratch import CHECKPOINT, SETTLED_NS, Scratch, put
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Scratch:
+    return Scratch(str(tmp_path / "scratch"))
+
+
+def settled(scratch: Scratch) -> str:
+    """A folder that was used before and whose change time is old enough to tell something."""
+    path = scratch.take()
+    scratch.give_back(path)
+    until = os.stat(f"{path}/{CHECKPOINT}").st_ctime_ns + SETTLED_NS
+    while time.time_ns() <= until:
+        time.sleep(0.01)
+    assert scratch.take() == path
+    return path
+
+
+def test_a_folder_nobody_touched_is_known_as_such_and_used_again(scratch: Scratch) -> None:
+    path = settled(scratch)
+    assert scratch.untouched(path)
+    scratch.give_back(path)
+    assert scratch.take() == path
+
+
+@pytest.mark.parametrize("name", ["result", "checkpoint/state", ".hidden"])
+def test_a_file_of_one_attempt_is_gone_for_the_next(scratch: Scratch, name: str) -> None:
+    path = settled(scratch)
+    Path(path, name).write_text("mine")
+    scratch.give_back(path)
+    path = scratch.take()
+    assert os.listdir(path) == [CHECKPOINT]
+    assert os.listdir(f"{path}/{CHECKPOINT}") == []
+
+
+def test_a_result_is_noticed_also_when_its_own_times_are_old(scratch: Scratch) -> None:
+    path = settled(scratch)
+    Path(path, "result").write_text("1")
+    for changed in (f"{path}/result", path):
+        os.utime(changed, (0, 0))
+    assert not scratch.untouched(path)
+
+
+def test_a_folder_that_was_changed_just_before_it_was_taken_is_looked_into(scratch: Scratch) -> None:
+    """Two changes within one tick of the clock may carry the same time."""
+    path = scratch.take()
+    Path(path, "result").write_text("1")
+    scratch.give_back(path)
+    path = scratch.take()
+    assert not scratch.untouched(path)
+    Path(path, "result").write_text("2")
+    scratch.give_back(path)
+    assert os.listdir(scratch.take()) == [CHECKPOINT]
+
+
+def test_a_link_in_place_of_the_checkpoint_folder_changes_nothing_elsewhere(scratch: Scratch, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir(mode=0o750)
+    path = settled(scratch)
+    os.rmdir(f"{path}/{CHECKPOINT}")
+    os.symlink(kept, f"{path}/{CHECKPOINT}")
+    scratch.give_back(path)
+    assert kept.stat().st_mode & 0o777 == 0o750
+    assert scratch.take() != path
+
+
+def test_a_file_is_put_beside_what_a_link_leads_to_not_through_it(tmp_path: Path) -> None:
+    kept, link = tmp_path / "kept", tmp_path / "input"
+    kept.write_text("here")
+    link.symlink_to(kept)
+    put(str(link), b"new")
+    assert (kept.read_text(), link.read_text(), link.is_symlink()) == ("here", "new", False)
