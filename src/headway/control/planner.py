@@ -61,6 +61,7 @@ class Planner:
     on_stir: list[Callable[[], None]] = field(default_factory=list)  # there is something to do, after a rest perhaps
     paces: dict[int, Pace] = field(default_factory=dict)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _planning: asyncio.Lock = field(default_factory=asyncio.Lock)
     _epoch: int = -1
     _next_rescan: float = 0.0
     _recounted: float = 0.0
@@ -250,8 +251,9 @@ class Planner:
     # The duty
 
     async def run_once(self) -> float:
-        """One round; returns how long to wait for the next."""
-        handed = await self._round_of_plans()
+        """One round; returns how long to wait for the next. Rounds never overlap, whoever asks for one."""
+        async with self._planning:
+            handed = await self._round_of_plans()
         if self.board.quiet:
             return RESCAN_S
         self._stir()
