@@ -37,6 +37,7 @@ KINDS = (("urgent", 0.2, 2.0), ("periodic", 0.4, 60.0), ("delayable", 1.0, 600.0
 TIERS = (("basic", 0.7, 0.5), ("regular", 1.0, 1.0))  # cumulative part, cpus
 MEAN_CPUS = 0.65
 QUANTILES = (0.5, 0.75, 0.9, 0.95)
+PATIENT = {"HEADWAY_FENCE_S": "60", "HEADWAY_LOST_S": "70"}  # a busy machine may stand still for a while
 LOOK_AFTER_S = 1.0  # a task that waits so long is asked about
 
 _TIMES = "select id, eligible_at, start_by, leased_at, started_at, ended_at, node from headway.task_anywhere where id = any ($1::bigint[])"
@@ -50,8 +51,7 @@ class Sent:
     tenant: int
     kind: str
     tier: str
-    low: datetime.datetime | None = None
-    high: datetime.datetime | None = None
+    said: dict[str, Any] | None = None
 
 
 @dataclass
@@ -60,17 +60,19 @@ class Recording:
     waits: list[float] = field(default_factory=list)
     start_s: float = 0.0  # from a lease to the first instruction
     turn_s: float = 0.0  # from an end to the lease that takes its place
-    asked: int = 0
-    within: int = 0
+    asked: list[dict[str, Any]] = field(default_factory=list)  # what explain said, and when it began
+
+    @property
+    def within(self) -> int:
+        return sum(one["low_s"] <= one["began_s"] <= one["high_s"] for one in self.asked)
 
 
 async def record(*, minutes: float, load: float, cpus: float, mean_s: float, seed: int = 1) -> Recording:
     """Run the load on two real agents."""
     words = ["--name", "one", "--cpus", str(cpus), "--memory", "16GiB", "--disk", "1000GiB"]
-    async with throw_away(*words) as instance, second_agent(instance, words):
+    async with throw_away(*words, **PATIENT) as instance, second_agent(instance, words):
         await instance.first_task()
         await both(instance)
-        instance.tenant_tokens = []
         await instance.make_tenants()
         sent = await submit(instance, minutes=minutes, per_s=load * 2 * cpus / (MEAN_CPUS * mean_s), mean_s=mean_s, seed=seed)
         ids = [one.id for one in sent]
@@ -95,7 +97,7 @@ async def second_agent(instance: Instance, words: list[str]) -> AsyncIterator[No
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "headway.cli.main", "agent", *words[:1], "two", *words[2:], "--work-dir", str(folder / "work")),
         *("--log-level", "warning"),
-        cwd=folder, env={**environment(str(folder)), **settings}, preexec_fn=in_child(None, signal.SIGTERM),
+        cwd=folder, env={**environment(str(folder)), **PATIENT, **settings}, preexec_fn=in_child(None, signal.SIGTERM),
     )  # fmt: skip
     try:
         yield
@@ -127,11 +129,13 @@ async def submit(instance: Instance, *, minutes: float, per_s: float, mean_s: fl
             tenant = luck.choice((0, 0, 0, 1, 1, 2))
             seconds = min(max(luck.expovariate(1 / mean_s), 0.2), 5 * mean_s)
             body = {
-                "function": bodies.PAUSE, "input": [seconds], "category": kind, "tier": tier,
+                "function": bodies.PAUSE, "input": [seconds], "category": kind, "resources": {"tier": tier},
                 "delay_tolerance": tolerance if kind == "urgent" else luck.uniform(10.0, tolerance),
             }  # fmt: skip
             await asyncio.sleep(max(0.0, began + at - asyncio.get_running_loop().time()))
             answer = await clients[tenant].request("POST", "/v1/tasks", body=msgspec.json.encode(body))
+            if answer.status >= 300:
+                raise SystemExit(f"a task was refused: {answer.body[:300]!r}")
             one = Sent(int(msgspec.json.decode(answer.body)["id"]), tenant, kind, tier)
             sent.append(one)
             group.create_task(ask(clients[tenant], one))
@@ -144,8 +148,8 @@ async def ask(client: Http, one: Sent) -> None:
     await asyncio.sleep(LOOK_AFTER_S)
     answer = await client.request("GET", f"/v1/tasks/{one.id}/explain")
     found = msgspec.json.decode(answer.body)
-    if found.get("state") == "ready" and (estimate := found.get("estimate")):
-        one.low, one.high = (datetime.datetime.fromisoformat(estimate[word]) for word in ("low", "high"))
+    if found.get("state") == "ready" and found.get("estimate"):
+        one.said = {**found, "said_at": datetime.datetime.now(datetime.UTC)}
 
 
 def evaluate(sent: list[Sent], rows: dict[int, Any]) -> Recording:
@@ -163,11 +167,24 @@ def evaluate(sent: list[Sent], rows: dict[int, Any]) -> Recording:
         before = [at for at, node in ends if node == row["node"] and at <= row["leased_at"]]
         if (row["leased_at"] - row["eligible_at"]).total_seconds() > 1.0 and before:
             turns.append((row["leased_at"] - before[-1]).total_seconds())
-        if one.low is not None and one.high is not None:
-            found.asked += 1
-            found.within += one.low <= row["started_at"] <= one.high
+        if one.said is not None:
+            found.asked.append(told(one.said, row["started_at"], row["start_by"]))
     found.start_s, found.turn_s = median(starts), median(turns) if turns else 0.0
     return found
+
+
+def told(said: dict[str, Any], began: datetime.datetime, start_by: datetime.datetime) -> dict[str, Any]:
+    """In seconds from the moment of the answer."""
+    since = said["said_at"]
+    moments = {
+        name: datetime.datetime.fromisoformat(said["estimate"][word]) for name, word in (("low_s", "low"), ("high_s", "high"))
+    }
+    moments |= {"began_s": began, "start_by_s": start_by}
+    return {
+        "reasons": [reason["code"] for reason in said["reasons"]],
+        "order": said.get("order"),
+        **{name: (moment - since).total_seconds() for name, moment in moments.items()},
+    }
 
 
 def replay(found: Recording, *, cpus: float) -> list[float]:
@@ -201,7 +218,7 @@ def main() -> int:
     for name, real, simulated in compare(found.waits, replay(found, cpus=asked.cpus)):
         print(f"{name:5} real {real:8.2f} s   simulated {simulated:8.2f} s   {simulated / max(real, 1e-3) - 1:+.0%}")
     if found.asked:
-        print(f"explain: {found.within} of {found.asked} began within the interval ({found.within / found.asked:.0%})")
+        print(f"explain: {found.within} of {len(found.asked)} began within the interval ({found.within / len(found.asked):.0%})")
     print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     return 0
 

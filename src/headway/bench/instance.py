@@ -95,8 +95,8 @@ async def running(url: str, token: str, dsn: str, pids: list[int]) -> AsyncItera
 
 
 @contextlib.asynccontextmanager
-async def throw_away(*words: str) -> AsyncIterator[Instance]:
-    """`headway up` on a new folder, as a user starts it, with more words if wanted; everything is gone afterwards."""
+async def throw_away(*words: str, **settings: str) -> AsyncIterator[Instance]:
+    """`headway up` on a new folder, as a user starts it, with more words and settings if wanted; everything is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="headway-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name) / "data"
         command = [sys.executable, "-m", "headway.cli.main", "up", "--port", "0", "--data-dir", str(folder)]
@@ -108,7 +108,7 @@ async def throw_away(*words: str) -> AsyncIterator[Instance]:
             *quiet,
             stdout=asyncio.subprocess.PIPE,
             cwd=name,
-            env=environment(name),
+            env={**environment(name), **settings},
             preexec_fn=in_child(None, signal.SIGTERM),  # a benchmark that is killed leaves nothing running
         )
         try:

@@ -157,18 +157,22 @@ def estimate(facts: Facts, causes: Sequence[Cause]) -> Start | None:
     """When it will probably start: tasks of its tenant are handed out at some rate, and it is the (ahead + 1)-th of them."""
     if any(cause.code in ("paused", "cancelling", "impossible", "no_node", "dependency", "limit") for cause in causes):
         return None
-    wait = 0.0
+    wait = put_off = 0.0
     for cause in causes:
         if cause.code in ("queue", "scheduled", "peak"):
             if cause.until is None:
                 return None
-            wait = max(wait, (cause.until - facts.now).total_seconds())
-    if not any(cause.code in ("room", "order", "quota") for cause in causes):
+            until = (cause.until - facts.now).total_seconds()
+            if cause.code == "peak":  # at the latest: it may find room before
+                put_off = max(until, 0.0)
+            else:
+                wait = max(wait, until)
+    if not any(cause.code in ("room", "order", "quota", "peak") for cause in causes):
         return Start(wait + PROMPT_S / 2, wait, wait + PROMPT_S)
     if facts.rate_per_s <= 0:
-        return None
+        return Start(wait + put_off / 2, wait, wait + put_off + PROMPT_S) if put_off else None
     low, middle, high = (gamma(facts.ahead + 1, z, SPREAD) / facts.rate_per_s for z in (-1.645, 0.0, 1.645))
-    return Start(wait + middle, wait + low, wait + high + PROMPT_S)
+    return Start(wait + middle, wait + low, wait + max(high, put_off) + PROMPT_S)
 
 
 def gamma(count: int, z: float, spread: float = 1.0) -> float:

@@ -70,6 +70,16 @@ def test_at_peak_the_time_of_promotion_is_given():
     assert explain(facts(verdict=Verdict(Gate.DUE, "it is peak"), due=True)).causes == []
 
 
+def test_at_peak_a_task_may_start_at_any_moment_until_its_promotion():
+    later = NOW + datetime.timedelta(hours=1)
+    for rate in (0.0, 2.0):
+        answer = explain(facts(verdict=Verdict(Gate.DUE, "it is peak"), start_by=later, lead_s=10, rate_per_s=rate))
+        assert answer.start is not None
+        assert answer.start.low < 60
+        assert answer.start.low <= answer.start.middle <= answer.start.high
+        assert 3590 <= answer.start.high <= 3600
+
+
 def test_nine_of_ten_starts_lie_in_the_interval():
     """Ends of tasks come in clumps of one to three; the interval is made for that."""
     luck = random.Random(7)
