@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 import msgspec
 import pytest
 
+from headway.control.allowances import IDLE_S
 from headway.domain.lifecycle import State
 from headway.domain.tenant import Subscription
 from headway.errors import Forbidden, HeadwayError, IdempotencyConflict, InvalidInput, LimitExceeded
@@ -122,7 +123,7 @@ async def test_what_an_idle_server_holds_goes_back(dsn):
             await many(first, 1)
         mine = first.allowances.limited[1]
         assert mine.tokens > 0
-        mine.used_at -= 2.0
+        mine.used_at -= IDLE_S + 1.0
         assert await first.allowances.run_once() == 1
         await many(second, 16)
         with pytest.raises(LimitExceeded):

@@ -29,7 +29,9 @@ LASTS_S = 10.0  # how long the database keeps what a server took
 SPENT_WITHIN_S = (
     5.0  # how long the server spends it, counted from before it asked: the difference covers commits that are under way
 )
-IDLE_S = 1.0  # what was not used for so long goes back
+IDLE_S = 3.0  # what was not used for so long goes back
+LOOK_S = 1.0
+AHEAD = 8  # requests of the same size that shall not have to ask
 REMEMBERED_S = 1.0  # how long a refusal is believed
 FULL_RETRY_S = 5.0  # when to come again after the waiting quota refused
 _LOCK = query("allowance.lock")
@@ -103,6 +105,10 @@ class Allowance:
     def owes(self, now: float) -> float:
         limit = self.limit
         return rate_limit.still_owed(self.owed, limit, now - self.owed_at) if limit is not None and self.owed else 0.0
+
+    def is_idle(self, now: float) -> bool:
+        """Whether what is at hand goes back: nobody used it for a while, or it runs out before the next look."""
+        return not self.in_flight and (now - self.used_at > IDLE_S or now > self.until - 2 * LOOK_S)
 
     def take_away(self, now: float) -> _Had:
         """What is at hand, so that nobody spends it while the database is asked."""
@@ -230,7 +236,7 @@ class Allowances:
         else:
             leased = rate_limit.lease(
                 bucket, limit, server=self.server, keeps=had.tokens, needs=count,
-                wishes=min(had.lately, limit.burst / 4), now=now, lasts=LASTS_S, owed=had.owed,
+                wishes=min(max(had.lately, AHEAD * count), limit.burst / 4), now=now, lasts=LASTS_S, owed=had.owed,
             )  # fmt: skip
         if leased.wait > 0:
             slots = 0
@@ -251,7 +257,7 @@ class Allowances:
         """Give back what is not used, until cancelled."""
         while True:
             await self._taken.wait()
-            await asyncio.sleep(IDLE_S)
+            await asyncio.sleep(LOOK_S)
             if all(self.monotonic() >= allowance.until for allowance in self.limited.values()):
                 self._taken.clear()
                 continue
@@ -264,14 +270,14 @@ class Allowances:
         """How many tenants' leftovers went back."""
         now, returned = self.monotonic(), 0
         for tenant, allowance in list(self.limited.items()):
-            if now < allowance.until and now - allowance.used_at > IDLE_S and not allowance.in_flight:
+            if now < allowance.until and allowance.is_idle(now):
                 async with allowance.asking:
                     returned += await self._give_back(tenant, allowance)
         return returned
 
     async def _give_back(self, tenant: int, allowance: Allowance) -> bool:
         now = self.monotonic()
-        if allowance.in_flight or now - allowance.used_at <= IDLE_S:
+        if not allowance.is_idle(now):
             return False  # it was used while we waited for our turn
         limit, had = allowance.limit or NO_RATE, allowance.take_away(now)
         allowance.until = 0.0
