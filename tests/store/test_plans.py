@@ -170,10 +170,14 @@ PREPARED_EARLY = [
 ]  # fmt: skip
 
 
-async def test_statements_prepared_when_there_was_nothing_read_no_more_later(postgres):
-    """Servers keep the plan they made at their start, when the partitions of the coming days were empty and those of a month were there."""
+@pytest.mark.parametrize("before", ["never used", "drained and vacuumed"])
+async def test_statements_prepared_when_there_was_nothing_read_no_more_later(postgres, before):
+    """Servers keep the plan they made at their start, when the partitions of the coming days were empty and those of a month were there, or
+    after a vacuum that found nothing left."""
     dsn = postgres.clone()
     await _make_days(dsn, month=True)
+    if before == "drained and vacuumed":
+        await _drain(dsn)
     database = Database(dsn)
     await database.open()
     async with database.hot() as connection:
@@ -188,6 +192,14 @@ async def test_statements_prepared_when_there_was_nothing_read_no_more_later(pos
             assert case.returns is None or (case.name, seen.returned) == (case.name, case.returns)
     await database.close()
     postgres.drop(dsn)
+
+
+async def _drain(dsn: str) -> None:
+    await _fill(dsn, "analysed")
+    connection = await asyncpg.connect(dsn, server_settings={"search_path": "headway"})
+    await connection.execute("delete from task; delete from edge; delete from node")
+    await connection.execute("vacuum analyze task")
+    await connection.close()
 
 
 async def _rolled_back(connection: Any, statement: str) -> Any:
