@@ -19,6 +19,7 @@ from headway.policy.room import Refusal
 
 PROMPT_S = 1.0  # with room and nothing in front: a round of planning and the way to the agent
 SPREAD = 2.0  # ends of tasks come in clumps: the interval is that of half as many independent ones
+OVERTAKEN = 3.0  # how much longer it may take when tasks still to come go before it, as long as it is not due
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,10 @@ def estimate(facts: Facts, causes: Sequence[Cause]) -> Start | None:
     if facts.rate_per_s <= 0:
         return Start(wait + put_off / 2, wait, wait + put_off + PROMPT_S) if put_off else None
     low, middle, high = (gamma(facts.ahead + 1, z, SPREAD) / facts.rate_per_s for z in (-1.645, 0.0, 1.645))
-    return Start(wait + middle, wait + low, wait + max(high, put_off) + PROMPT_S)
+    # Whatever comes with an earlier start_by goes before it, until it is due itself.
+    promoted = (facts.start_by - facts.now).total_seconds() - facts.lead_s
+    high = max(high, min(promoted, OVERTAKEN * high), put_off)
+    return Start(wait + middle, wait + low, wait + high + PROMPT_S)
 
 
 def gamma(count: int, z: float, spread: float = 1.0) -> float:
