@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from headway.agent import tree
+from headway.agent.scratch import remove
 from headway.config import Settings
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class AgentProcess:
             tree.kill([self.pid, *supervisors], None)
             self.process.wait(60)
         tree.kill(marked_processes(self), None)
-        shutil.rmtree(f"/var/tmp/headway-{_instance(self)}", ignore_errors=True)  # an agent that was killed could not
+        remove(f"/var/tmp/headway-{_instance(self)}")  # an agent that was killed could not; tasks nest folders deeper than Python can go
 
 
 def marked_processes(agent: AgentProcess) -> set[int]:
