@@ -52,7 +52,9 @@ class AgentProcess:
             tree.kill([self.pid, *supervisors], None)
             self.process.wait(60)
         tree.kill(marked_processes(self), None)
-        remove(f"/var/tmp/headway-{_instance(self)}")  # an agent that was killed could not; tasks nest folders deeper than Python can go
+        # An agent that was killed could not do it, and tasks nest folders deeper than Python, and so pytest, can go.
+        for left in (f"/var/tmp/headway-{_instance(self)}", f"{self.settings.data_dir}/agent/{self.settings.node_name}/scratch"):
+            remove(left)
 
 
 def marked_processes(agent: AgentProcess) -> set[int]:
