@@ -70,14 +70,14 @@ delete from control where done_at < clock_timestamp() - interval '1 day';
 -- Frozen, says the node.
 -- event: pause
 update task t set state = 5 from unnest($1::bigint[], $2::int[], $3::int[]) as r (id, attempt, node)
-where t.id = r.id and t.attempt = r.attempt and +t.node = r.node and +t.state = 4
+where t.id between r.id and r.id and t.attempt = r.attempt and +t.node = r.node and +t.state = 4
 returning t.id, t.tenant;
 
 -- name: resumed
 -- Goes on, says the node.
 -- event: resume
 update task t set state = 4 from unnest($1::bigint[], $2::int[], $3::int[]) as r (id, attempt, node)
-where t.id = r.id and t.attempt = r.attempt and +t.node = r.node and +t.state = 5
+where t.id between r.id and r.id and t.attempt = r.attempt and +t.node = r.node and +t.state = 5
 returning t.id, t.tenant;
 
 -- name: holders

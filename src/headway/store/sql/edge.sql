@@ -24,7 +24,7 @@ with found as materialized (
             else greatest(t.eligible_at, statement_timestamp()) + (t.start_by - t.eligible_at) end,
         eligible_at = case when t.blocked_on > hit.n then t.eligible_at else greatest(t.eligible_at, statement_timestamp()) end
     from hit
-    where t.id = hit.downstream and hit.downstream between 1 and 9223372036854775807 and +t.state = 0
+    where t.id between hit.downstream and hit.downstream and +t.state = 0
     returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, t.state, t.blocked_on
 )
 select size.count, size.doomed, released.* from size left join released on true;

@@ -21,7 +21,7 @@ with fence as materialized (
     select id from task where id = any ($1::bigint[]) and +state = 2 and category <> 0 and exists (select 1 from fence)
     order by id for update skip locked
 ), up as (
-    update task t set category = 0 from due where t.id = due.id returning t.id, t.tenant
+    update task t set category = 0 from due where t.id between due.id and due.id returning t.id, t.tenant
 ), told as (
     insert into event (tenant, kind, tasks) select tenant, 'task.promoted', array_agg(id) from up group by tenant
 )

@@ -55,7 +55,7 @@ with pair as materialized (
 ), live as materialized (
     select t.id from task t where t.id in (select child from pair) order by t.id for update
 ), marked as (
-    update task t set has_dependants = true from live where t.id = live.id
+    update task t set has_dependants = true from live where t.id between live.id and live.id
 )
 select distinct pair.parent, pair.child from pair join live on live.id = pair.child;
 

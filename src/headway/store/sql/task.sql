@@ -1,5 +1,6 @@
--- Rows are found by the ids of a list, one by one. PostgreSQL takes a list for ten rows, and a table that was drained for three on
--- hundreds of pages; it would then rather read the whole table. `between` says nothing about an id, but makes it expect one row.
+-- Rows are found by the ids of a list, one by one: `t.id between r.id and r.id`. With `=` PostgreSQL would also think of reading the whole
+-- primary key in order, as a merge would want it, and it does so for ever after a vacuum that found the table drained: each lease of the
+-- next ten thousand tasks then reads all of them. A range has no order to keep, so the list is what drives the join, whatever the statistics say.
 
 -- name: lease
 -- Gives ready tasks to nodes, if this server still leads the planner and they are still of the shape that was planned (F5: PATCH). Ids come sorted, so locks are taken in order.
@@ -10,7 +11,7 @@ with fence as materialized (
 update task t
 set state = 3, node = p.node, attempt = t.attempt + 1, leased_at = clock_timestamp()
 from unnest($1::bigint[], $2::int[], $4::int[]) as p (id, node, shape)
-where t.id = p.id and p.id between 1 and 9223372036854775807 and +t.state = 2 and +t.shape = p.shape and exists (select 1 from fence)
+where t.id between p.id and p.id and +t.state = 2 and +t.shape = p.shape and exists (select 1 from fence)
 returning t.id, t.attempt, t.node, t.definition, t.input, t.name, t.eligible_at;
 
 -- name: express
@@ -45,7 +46,7 @@ select id, attempt, state, shape, tenant, start_by, cap_ms, cancel_at from task 
 update task t
 set state = 4, started_at = greatest(t.leased_at, 'epoch'::timestamptz + r.at_ms * interval '1 millisecond')
 from unnest($1::bigint[], $2::int[], $3::int[], $4::bigint[]) as r (id, attempt, node, at_ms)
-where t.id = r.id and r.id between 1 and 9223372036854775807 and t.attempt = r.attempt and +t.node = r.node and +t.state = 3;
+where t.id between r.id and r.id and t.attempt = r.attempt and +t.node = r.node and +t.state = 3;
 
 -- name: give_back
 -- Handed out and not begun: ready again, or paused if somebody asked for it; no attempt used. The fence stays raised.
@@ -53,7 +54,7 @@ where t.id = r.id and r.id between 1 and 9223372036854775807 and t.attempt = r.a
 update task t
 set state = case when t.hold_at is null then 2 else 5 end, node = null, leased_at = null
 from unnest($1::bigint[], $2::int[], $3::int[]) as r (id, attempt, node)
-where t.id = r.id and r.id between 1 and 9223372036854775807 and t.attempt = r.attempt and +t.node = r.node and +t.state = 3
+where t.id between r.id and r.id and t.attempt = r.attempt and +t.node = r.node and +t.state = 3
 returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, r.node, t.state;
 
 -- name: succeed
@@ -63,7 +64,7 @@ with done as (
     delete from task t
     using unnest($1::bigint[], $2::int[], $3::int[], $4::bigint[], $5::bigint[], $6::bytea[], $7::int[], $8::int[], $9::bigint[])
         as r (id, attempt, node, started_ms, ended_ms, result, exit_code, cpu_ms, max_memory)
-    where t.id = r.id and r.id between 1 and 9223372036854775807 and t.attempt = r.attempt and +t.node = r.node and +t.state in (3, 4, 5)
+    where t.id between r.id and r.id and t.attempt = r.attempt and +t.node = r.node and +t.state in (3, 4, 5)
     returning t.*, r.started_ms, r.ended_ms, r.result, r.exit_code, r.cpu_ms, r.max_memory
 ), kept as (
     insert into task_history (id, start_by, eligible_at, leased_at, started_at, ended_at, tree, size, max_memory, tenant, definition,
@@ -98,14 +99,14 @@ set state = r.state, eligible_at = r.eligible_at, start_by = r.start_by, failure
     resource_failures = r.resource_failures, node_losses = r.node_losses, requeues = r.requeues,
     node = null, leased_at = null, started_at = null
 from r
-where t.id = r.id and r.id between 1 and 9223372036854775807 and +t.state in (3, 4, 5)
+where t.id between r.id and r.id and +t.state in (3, 4, 5)
 returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, t.state;
 
 -- name: enlarge
 -- Its next attempt gets the resources of a larger tier. The rows are locked by the caller.
 update task t set definition = r.definition, shape = r.shape
 from unnest($1::bigint[], $2::int[], $3::int[]) as r (id, definition, shape)
-where t.id = r.id;
+where t.id between r.id and r.id;
 
 -- name: keep_attempts
 -- Attempts that were not the last.
@@ -121,7 +122,7 @@ with done as (
     delete from task t
     using unnest($1::bigint[], $2::smallint[], $3::smallint[], $4::text[], $5::int[], $6::timestamptz[], $7::timestamptz[])
         as r (id, final, outcome, error, exit_code, begun_at, ended_at)
-    where t.id = r.id and r.id between 1 and 9223372036854775807
+    where t.id between r.id and r.id
     returning t.*, r.final, r.outcome, r.error, r.exit_code, r.begun_at, r.ended_at
 ), kept as (
     insert into task_history (id, start_by, eligible_at, leased_at, started_at, ended_at, tree, size, tenant, definition,
@@ -146,7 +147,7 @@ with done as (
     using unnest($1::bigint[], $2::smallint[], $3::text[], $4::int[], $5::timestamptz[], $6::timestamptz[], $7::int[], $8::bigint[],
         $9::text[], $10::smallint[], $11::smallint[], $12::smallint[])
         as r (id, outcome, error, exit_code, begun_at, ended_at, cpu_ms, max_memory, fingerprint, f, rf, nl)
-    where t.id = r.id and r.id between 1 and 9223372036854775807
+    where t.id between r.id and r.id
     returning t.*, r.outcome, r.error, r.exit_code, r.begun_at, r.ended_at, r.cpu_ms, r.max_memory, r.fingerprint, r.f, r.rf, r.nl
 ), kept as (
     insert into dead_letter (id, start_by, eligible_at, leased_at, started_at, ended_at, tree, size, max_memory, tenant, definition,
@@ -170,7 +171,7 @@ with fence as materialized (
     select id from task where state = 1 and eligible_at <= clock_timestamp() and exists (select 1 from fence)
     order by eligible_at limit $2 for update skip locked
 )
-update task t set state = 2 from due where t.id = due.id and +t.state = 1
+update task t set state = 2 from due where t.id between due.id and due.id and +t.state = 1
 returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms;
 
 -- name: next_due
@@ -246,7 +247,7 @@ returning id, tenant, shape, start_by, cap_ms, tree, level, state;
 -- name: mark_upstream
 -- Existing tasks that new ones wait for. The update locks them, so a finish waits for our commit and then sees our edges.
 with u as (select id from task where id = any ($1::bigint[]) and tenant = $2 order by id for update)
-update task t set has_dependants = true from u where t.id = u.id
+update task t set has_dependants = true from u where t.id between u.id and u.id
 returning t.id;
 
 -- name: ended_upstream

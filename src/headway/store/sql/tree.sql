@@ -105,7 +105,7 @@ set blocked_on = t.blocked_on - 1,
         else greatest(t.eligible_at, statement_timestamp()) + (t.start_by - t.eligible_at) end,
     eligible_at = case when t.blocked_on > 1 then t.eligible_at else greatest(t.eligible_at, statement_timestamp()) end
 from hit
-where t.id = hit.id and +t.state = 0
+where t.id between hit.id and hit.id and +t.state = 0
 returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, t.state, t.blocked_on;
 
 -- name: level_end
