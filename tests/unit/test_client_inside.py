@@ -83,9 +83,9 @@ def test_a_function_is_suspended_by_an_exception_that_except_exception_lets_pass
 def test_only_the_token_of_a_task_makes_a_client_one_of_a_task(monkeypatch, tmp_path):
     order = Order(17, 2, 1, b"")
     tokens = Tokens("http://127.0.0.1:1", "/ca.pem")
-    assert tokens.environment(order, "/scratch") == {}
+    assert tokens.environment(order, "/scratch", through_door=False) == {}
     tokens.key = b"k" * 32
-    env = tokens.environment(order, str(tmp_path))
+    env = tokens.environment(order, str(tmp_path), through_door=False)
     assert env["HEADWAY_TLS_CA"] == "/ca.pem"
     assert task_token.parse(env["HEADWAY_TOKEN"]) == (17, 2)
     for name, value in env.items():

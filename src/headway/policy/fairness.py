@@ -75,7 +75,7 @@ class Usage:
         held = self.tenants.get(tenant) or self._enter(tenant)
         amounts, inverse, share = held.amounts, self._inverse, held.share
         held.count += count
-        if count > 0 and inverse:
+        if 0 < count <= held.count and inverse:
             for i, amount in need:
                 amounts[i] = more = amounts[i] + amount * count
                 if (part := more * inverse[i] * held.stretch) > share:
@@ -85,14 +85,14 @@ class Usage:
         for i, amount in need:
             amounts[i] += amount * count
         held.share = self._share(held)
-        if held.count <= 0 and held.groups <= 0:
+        if not held.count and held.groups <= 0:  # below nothing, when an end is told before its start was counted: the count sets it right
             self._leave(tenant)
 
     def waits(self, tenant: int, groups: int) -> None:
         """So many more of its groups wait (fewer, if negative)."""
         held = self.tenants.get(tenant) or self._enter(tenant)
         held.groups += groups
-        if held.count <= 0 and held.groups <= 0:
+        if not held.count and held.groups <= 0:
             self._leave(tenant)
 
     def share(self, tenant: int) -> float:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import datetime
 import heapq
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -75,6 +76,7 @@ class Board:
         self.hungry: set[Group] = set()  # heads to read on
         self.tight = False  # the last round filled the fleet as far as what can wait may
         self.sooner = 0.0  # added to the share of a tenant whose task is due
+        self.flooded = False  # more is due than the fleet holds: parts decide, or one tenant's backlog would shut out all others
         self.lanes: dict[int, Lane] = {}
         self.horizon = BEGINNING[0]
         self._lanes_of: dict[int, set[int]] = {}  # tenant -> shapes it waits with
@@ -162,7 +164,7 @@ class Board:
     def place(self, asked: Round) -> list[Placed]:
         """Hand out the best tasks. Takes them from the heads, and their room from the nodes."""
         self.horizon = asked.horizon
-        if self.sooner != (sooner := SOONER if asked.due_first else 0.0):
+        if self.sooner != (sooner := SOONER if asked.due_first and not self.flooded else 0.0):
             self.sooner = sooner
             self._freed.update(self._lanes_of)
         for tenant in self._freed:
@@ -290,18 +292,28 @@ class Board:
         return found
 
     def divide(self, *, due_first: bool) -> None:
-        """Find anew what a tenant is entitled to. At peak, what can wait asks for nothing yet, and leaves its part to what is due."""
-        if not due_first:
+        """Find anew what a tenant is entitled to. At peak, what can wait asks for nothing yet, and leaves its part to what is due.
+
+        Unless that is more than the fleet holds at once: then everyone has an equal part, and no backlog delays another's single task (E5).
+        """
+        due = self._due() if due_first else {}
+        self.flooded = sum(due.values()) > 1.0
+        if due_first and not self.flooded:
+            self.usage.divide(due, self.rooms.utilisation())
+        else:
             self.usage.divide_evenly()
-            return
+
+    def _due(self) -> dict[int, float]:
+        """What is due, by tenant, in parts of the fleet; of a head that is due as far as it is known, without end."""
         due: dict[int, float] = {}
         after: Key = (self.horizon, _LAST, _LAST)
         for shape, lane in self.lanes.items():
             part = self.rooms.part(shape)
             for tenant, head in lane.tenants.items():
                 if head.keys[head.taken][0] <= self.horizon:
-                    due[tenant] = due.get(tenant, 0.0) + head.run_before(after) * part
-        self.usage.divide(due, self.rooms.utilisation())
+                    count = head.run_before(after)
+                    due[tenant] = due.get(tenant, 0.0) + (math.inf if head.more and count == len(head) > LOW_HEAD else count * part)
+        return due
 
     def free_tasks(self) -> float:
         """About how many tasks, of the shapes that wait, the fleet has room for."""

@@ -143,6 +143,21 @@ def test_books_are_right_after_any_sequence_of_changes(steps):
     assert made.usage.weight == 0
 
 
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.integers(-3, 3))),
+    st.dictionaries(st.integers(1, 3), st.integers(1, 4)),
+)
+def test_a_count_sets_right_whatever_was_told_before_it(told, counted):
+    """A leader that has just begun hears of the end of tasks whose start it has not counted yet."""
+    made = board({}, {1: Resources(cpus_milli=10)}, [Capacity(1000, 1000, 1000)])
+    for tenant, count in told:
+        made.hold(1, (tenant, 1), count)
+    made.set_held(1, {(tenant, 1): count for tenant, count in counted.items()})
+    assert counts(made) == counted
+    assert {tenant: held.amounts[0] for tenant, held in made.usage.tenants.items()} == {t: 10 * count for t, count in counted.items()}
+    assert made.rooms.used[0] == 10 * sum(counted.values())
+
+
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
 def test_jains_index_lies_between_one_over_n_and_one(values):
     assert 1 / len(values) - 1e-9 <= jain(values) <= 1 + 1e-9

@@ -102,6 +102,16 @@ def test_a_tenant_that_holds_less_than_its_part_and_is_due_goes_first_at_peak_to
     assert placed.group[0] == 2
 
 
+@pytest.mark.parametrize(("backlog", "winner"), [(0, 1), (10, 2)])
+def test_due_tasks_of_one_tenant_that_would_fill_the_fleet_go_before_nobody_else(backlog, winner):
+    board = two_tenants()
+    board.heads[(1, 1)].keys.extend((BASE, 1000, 10 + n) for n in range(backlog))
+    board.horizon = BASE
+    board.divide(due_first=True)
+    [placed] = board.place(Round(10, BASE, due_first=True))
+    assert placed.group[0] == winner
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 5), st.integers(-50, 50)), min_size=1, max_size=40),
     st.integers(1, 6),
