@@ -9,6 +9,7 @@ import pytest
 
 from headway import Client
 from tests.support.agents import running_agent, until
+from tests.support.s3 import bucket
 from tests.support.scripted_server import ScriptedServer
 from tests.support.upped import Upped, upped
 
@@ -55,3 +56,19 @@ def test_what_could_not_be_stored_is_stored_by_the_next_agent(tmp_path: Path) ->
         with running_agent(tmp_path / "agent", server.url, **settings):
             until(lambda: [path.stat().st_size for path in store.rglob("1.log")] == [40000])
             until(lambda: not spool.exists())
+
+
+def test_an_s3_store_takes_large_outputs_and_gives_them_back(tmp_path: Path) -> None:
+    """Above the size from which objects are sent in parts, too."""
+    with bucket("outputs") as environment:
+        settings = {"HEADWAY_OUTPUT_STORE": "s3://outputs/headway", "HEADWAY_MAX_OUTPUT": "4096", **environment}
+        with upped(tmp_path / "up", **settings) as up, Client(up.url, up.token) as client:
+            task = client.submit(command="i=0; while [ $i -lt 5000 ]; do echo line $i; i=$((i+1)); done")
+            large = client.submit(command="yes 0123456789abcde | head -c 12000000")
+            assert task.wait(120).state == "succeeded"
+            until(lambda: up.headway("logs", task.id, "--whole").returncode == 0, timeout=60)
+            assert up.headway("logs", task.id, "--whole").stdout == "".join(f"line {number}\n" for number in range(5000))
+            assert large.wait(120).state == "succeeded"
+            until(lambda: up.headway("logs", large.id, "--whole").returncode == 0, timeout=60)
+            assert up.headway("logs", large.id, "--whole").stdout == "0123456789abcde\n" * 750_000
+            until(lambda: not list(up.folder.rglob("spool/*-*")))
