@@ -180,10 +180,10 @@ def test_predictions_know_what_ran(hw: Client) -> None:
 
 NAPS = """
 naps:
-  task:
+  doze:
     command: [sleep, "0.3"]
-    long: {command: [sleep, "0.7"]}
-    short: {command: [sleep, "0.01"]}
+    slumber: {command: [sleep, "0.7"]}
+    blink: {command: [sleep, "0.01"]}
     new: {command: [echo, "never ran"]}
 """
 
@@ -192,8 +192,8 @@ def test_a_plan_tells_the_times_of_earlier_runs(up: Upped, hw: Client, tmp_path:
     file = tmp_path / "naps.yaml"
     file.write_text(NAPS)
     (before,) = json.loads(headway(up, "plan", str(file), "--json").stdout)["trees"]
-    assert "long" not in {task["name"] for task in before["tasks"] if "predicted_s" in task}  # of others there may be runs of other tests
-    ran = [{"name": name, "command": ["sleep", length]} for name, length in (("task", "0.3"), ("long", "0.7"), ("short", "0.01"))]
+    assert not any("predicted_s" in task for task in before["tasks"])
+    ran = [{"name": name, "command": ["sleep", length]} for name, length in (("doze", "0.3"), ("slumber", "0.7"), ("blink", "0.01"))]
     for handle in hw.submit_many(ran * 4):
         handle.result(120)
 
@@ -203,9 +203,9 @@ def test_a_plan_tells_the_times_of_earlier_runs(up: Upped, hw: Client, tmp_path:
         return (tree, times) if len(times) == 3 else None
 
     tree, times = until(known)
-    assert tree["critical_path"] == ["long", "task"]
-    assert times["long"] > times["task"] > times["short"]
-    assert tree["predicted_s"] == pytest.approx(times["long"] + times["task"], abs=0.002)
+    assert tree["critical_path"] == ["slumber", "doze"]
+    assert times["slumber"] > times["doze"] > times["blink"]
+    assert tree["predicted_s"] == pytest.approx(times["slumber"] + times["doze"], abs=0.002)
     drawn = headway(up, "plan", str(file)).stdout
-    assert "critical path: long → task" in drawn
+    assert "critical path: slumber → doze" in drawn
     assert "predicted: about " in drawn
