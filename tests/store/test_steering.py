@@ -224,7 +224,8 @@ async def test_a_paused_parent_that_waits_for_subtasks_waits_for_its_person_too(
             blocked_on = await connection.fetchval("select blocked_on from task where id = $1", order.id)
         assert (row["state"], blocked_on) == ((State.BLOCKED, 3) if children else (State.PAUSED, 0))
         await core.steering.resume(order.id, None)
-        assert await state_of(core, order.id) == (State.BLOCKED if children else State.READY)
+        # With a node there, what is ready may be leased before we look.
+        assert await state_of(core, order.id) in ([State.BLOCKED] if children else [State.READY, State.LEASED])
 
 
 async def test_what_was_asked_of_an_attempt_that_ended_is_abandoned(dsn: str) -> None:
