@@ -1,8 +1,10 @@
 """A tenant with a long backlog on a full fleet does not delay another's single task by more than one task length (E5).
 
 Real servers, agents and rows. Not the clock is judged but the order: within one task length each place of the fleet begins at most one
-more task of the crowd, so that many may begin between the moment the single task could run and its start. It does not hold always yet: on a slow machine 17 and 36
-tasks of the crowd went before, in two of six runs. So it runs with `make faults` only, until the reason is found.
+more task of the crowd, so that many may begin between the moment the single task could run and its start.
+
+It does not hold always yet: on a slow machine 17 and 36 tasks of the crowd went before, in two of six runs. So it
+runs with `make faults` only, until the reason is found.
 """
 
 from __future__ import annotations
