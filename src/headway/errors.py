@@ -27,7 +27,7 @@ HTTP statuses live in api/problems.py, exit codes in cli/main.py; a test holds b
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 class HeadwayError(Exception):
@@ -44,6 +44,13 @@ class HeadwayError(Exception):
 
     def __str__(self) -> str:
         return f"{self.detail} ({self.hint})" if self.hint else self.detail
+
+    def at(self, word: str, position: int) -> Self:
+        """The same error, saying which part of a request it is about: `task 3: ...`."""
+        detail = f"{word} {position}: {self.detail}"
+        located = type(self).__new__(type(self), detail)
+        vars(located).update(vars(self), detail=detail, extra={**self.extra, word: position})
+        return located
 
 
 class InvalidInput(HeadwayError):
@@ -135,6 +142,9 @@ class Unavailable(HeadwayError):
     def __init__(self, detail: str, *, retry_after: float = 1.0, hint: str | None = None) -> None:
         super().__init__(detail, hint=hint, retry_after=retry_after)
         self.retry_after = retry_after
+
+    def at(self, word: str, position: int) -> Self:
+        return self  # not the fault of any part
 
 
 class Corrupt(HeadwayError):

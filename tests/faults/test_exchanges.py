@@ -160,7 +160,11 @@ async def test_a_plan_written_while_a_node_said_its_first_word_reaches_it_withou
         await agent.say()
         task = (await submit(core, function())).ids[0]
         session = core.sessions.by_node[agent.id]
-        await eventually(lambda: asyncio.sleep(0, session.orders))
+
+        async def planned_for_it() -> dict[tuple[int, int], Order]:
+            return session.orders
+
+        await eventually(planned_for_it)
         planned = list(session.orders.values())
         session.orders.clear()  # as if it had been opened between the planner's look and its commit
         core.sessions.offer({agent.id: planned}, {})

@@ -11,7 +11,7 @@ import pytest
 
 from headway.api.serve import _listen, _Server, _uvicorn
 from headway.control.core import Core
-from tests.support.engine import ScriptedAgent, engine, function
+from tests.support.engine import ScriptedAgent, engine, eventually, function
 
 TOKEN = "front-token"
 LIMIT = 20_000
@@ -115,9 +115,7 @@ async def test_a_client_that_leaves_after_its_body_has_stored_it(served: Served)
     wire.say(post("/v1/tasks", TASK))
     await wire.writer.drain()
     wire.writer.close()
-    async with asyncio.timeout(30):
-        while await served.stored() == 0:
-            await asyncio.sleep(0.01)
+    assert await eventually(served.stored) == 1
 
 
 @pytest.mark.parametrize(
@@ -188,6 +186,15 @@ async def test_a_stranger_is_refused(served: Served) -> None:
     wire.say(post("/v1/tasks", TASK).replace(TOKEN.encode(), b"wrong"))
     status, headers, _ = await wire.answer()
     assert (status, headers["www-authenticate"]) == (401, "bearer")
+    assert await served.stored() == 0
+
+
+async def test_a_stranger_is_refused_before_a_large_body_is_read(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise anybody could fill the server's memory, one connection after another."""
+    monkeypatch.setattr("headway.api.front.LARGEST", 1_000)
+    wire = await served.connect()
+    wire.say(post("/v1/tasks", b"[", length=LIMIT - 1).replace(TOKEN.encode(), b"somebody"))
+    assert (await wire.answer())[0] == 401
     assert await served.stored() == 0
 
 

@@ -2,7 +2,8 @@
 
 Routing, signature, scopes, and the messages between server and application were half of what a single submission cost. The functions called
 here are the very handlers of the routes, and so are the errors; only how a request is read and an answer is written differs: the body is
-collected first, and headers and body leave in one write.
+collected first, and headers and body leave in one write. What says that it is large, or not how large, goes to the framework, which looks
+at the token before it reads: a stranger with many connections fills no memory.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from litestar import Litestar, Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from headway.api import nodes, problems, tasks
-from headway.errors import HeadwayError, TooLarge
+from headway.errors import HeadwayError
 
 Handler = Callable[..., Awaitable[Response[bytes]]]
 _SUBMIT = cast(Handler, tasks.submit.fn)
 _EXCHANGE = cast(Handler, nodes.exchange.fn)
 _NODE, _CALLS = b"/v1/nodes/", b"/exchange"
 LONGEST_NODE = 10  # digits; a longer number is no node, and the framework says so
+LARGEST = 2**20  # bytes of a body that is collected before anybody looks whose it is
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -44,14 +46,13 @@ class Call:
     """One request and its answer. What uvicorn's protocol looks at has the names of its RequestResponseCycle."""
 
     __slots__ = ("_answer", "_flow", "chunks", "disconnected", "keep_alive", "message_event", "more_body", "on_response", "queued",
-                 "response_complete", "size", "transport")  # fmt: skip
+                 "response_complete", "transport")  # fmt: skip
 
     def __init__(self, front: Front, answer: Callable[[bytes], Awaitable[Response[bytes]]], *, keep_alive: bool) -> None:
         self._answer, self._flow, self.transport = answer, front.flow, front.transport
         self.on_response: Callable[[], None] = front.on_response_complete
         self.keep_alive = keep_alive
         self.chunks: list[bytes] = []
-        self.size = 0
         self.more_body, self.queued, self.disconnected, self.response_complete = True, False, False, False
         self.message_event = asyncio.Event()  # the body is whole, or the client is gone
 
@@ -60,7 +61,7 @@ class Call:
         while self.more_body and not self.disconnected:
             self._flow.resume_reading()
             await self.message_event.wait()
-        if self.more_body or self.response_complete:
+        if self.more_body:
             return
         response = await self._answer(b"".join(self.chunks))
         if self._flow.write_paused and not self.disconnected:
@@ -91,7 +92,7 @@ class Front(HttpToolsProtocol):
         super().__init__(*arguments, **named)
         core = cast(Litestar, self.config.app).state.core
         self._app = SimpleNamespace(state=SimpleNamespace(core=core))  # looked at often, and the framework's own looks twice
-        self._max_body: int = core.settings.max_body
+        self._largest: int = min(LARGEST, core.settings.max_body)
 
     def on_headers_complete(self) -> None:
         answer = self._way() if self.parser.get_method() == b"POST" else None
@@ -112,17 +113,14 @@ class Front(HttpToolsProtocol):
         call = self.cycle
         if not isinstance(call, Call):
             super().on_body(body)
-        elif not call.response_complete:
+        else:
             call.chunks.append(body)
-            call.size += len(body)
-            if call.size > self._max_body:
-                self._refuse(call)
 
     def on_message_complete(self) -> None:
         call = self.cycle
         if not isinstance(call, Call):
             super().on_message_complete()
-        elif not call.response_complete:
+        else:
             call.more_body = False
             call.message_event.set()
             if not call.queued:
@@ -131,6 +129,8 @@ class Front(HttpToolsProtocol):
     def _way(self) -> Callable[[bytes], Awaitable[Response[bytes]]] | None:
         """How to answer here; None for what is not ours."""
         url, headers = self.url, self.headers
+        if not self._is_small(headers):
+            return None
         if url == b"/v1/tasks":
             return lambda body: _answer(LeanRequest(self._app, url, headers, body), _SUBMIT)
         if url.startswith(_NODE) and url.endswith(_CALLS):
@@ -139,14 +139,15 @@ class Front(HttpToolsProtocol):
                 return lambda body: _answer(LeanRequest(self._app, url, headers, body), _EXCHANGE, int(number))
         return None
 
-    def _refuse(self, call: Call) -> None:
-        """Too large: said at once, unless it is not its turn; the rest of the body is read and dropped."""
-        error = TooLarge(f"the body has more than {self._max_body} bytes", hint="send the tasks in several requests")
-        response = problems.on_headway_error(cast(Any, None), error)
-        if call.queued:
-            self.transport.close()
-        else:
-            call.write(response)
+    def _is_small(self, headers: list[tuple[bytes, bytes]]) -> bool:
+        """Whether the body is known to be small. The parser holds it to the length it has said."""
+        length = b"0"
+        for name, value in headers:
+            if name == b"transfer-encoding":
+                return False
+            if name == b"content-length":
+                length = value
+        return int(length) <= self._largest
 
 
 async def _answer(request: LeanRequest, handler: Handler, *arguments: int) -> Response[bytes]:

@@ -168,7 +168,7 @@ class Drafts:
                 draft = draft_of(spec)
                 draft.interned = self.known(tenant, spec) or await self._intern(tenant, spec)
             except HeadwayError as error:
-                raise _at(error, position) from None
+                raise error.at("task", position) from None
             drafts.append(draft)
             if name is not None and names.setdefault(name, position) != position:
                 names[name] = -1
@@ -251,7 +251,7 @@ def _decode_lines(body: bytes) -> list[TaskSpec]:
             try:
                 specs.append(_decode(_spec, line))
             except HeadwayError as error:
-                raise _at(error, number, word="line") from None
+                raise error.at("line", number) from None
     return specs
 
 
@@ -267,16 +267,6 @@ def _as_inputs(body: bytes) -> _Inputs | None:
         return None
     bulk: _Inputs = _decode(_inputs, body)
     return bulk
-
-
-def _at(error: HeadwayError, position: int, *, word: str = "task") -> HeadwayError:
-    """The same error, saying which task of the bulk it is about."""
-    extra = {**error.extra, word: position}
-    extra.pop("field", None)
-    field = getattr(error, "field", None)
-    if isinstance(error, InvalidInput):
-        return type(error)(f"{word} {position}: {error.detail}", field=field, hint=error.hint, **extra)
-    return type(error)(f"{word} {position}: {error.detail}", hint=error.hint, **extra)
 
 
 def _existing(edge: Edge) -> int:
@@ -303,7 +293,7 @@ def _resolve(drafts: list[Draft], names: dict[str, int]) -> None:
         try:
             _resolve_one(draft, names)
         except HeadwayError as error:
-            raise _at(error, position) from None
+            raise error.at("task", position) from None
         if draft.local:
             after[position] = [upstream for upstream, _ in draft.local]
     if any(upstream >= position for position, ups in after.items() for upstream in ups):

@@ -134,7 +134,7 @@ class Spool:
                 draft.interned = self.drafts.known(self.tenant, spec) or await self.drafts.interned(self.tenant, spec)
                 self._keep(draft, name)
             except HeadwayError as error:
-                raise _at(error, len(self.graph)) from None
+                raise error.at("line", len(self.graph) + 1) from None
             except OSError as error:
                 raise Unavailable(f"this server has no room for the stream: {error.strerror}", retry_after=30.0) from None
 
@@ -254,12 +254,3 @@ def _decoded(line: bytes) -> TaskSpec:
         raise InvalidInput(f"it is not UTF-8: {error.reason} at byte {error.start}") from None
     except RecursionError:
         raise InvalidInput("it is nested too deeply") from None
-
-
-def _at(error: HeadwayError, number: int) -> HeadwayError:
-    """The same error, saying which line it is about."""
-    extra = {**error.extra, "line": number + 1}
-    field = extra.pop("field", getattr(error, "field", None))
-    if isinstance(error, InvalidInput):
-        return type(error)(f"line {number + 1}: {error.detail}", field=field, hint=error.hint, **extra)
-    return type(error)(f"line {number + 1}: {error.detail}", hint=error.hint, **extra)

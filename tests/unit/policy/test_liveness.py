@@ -79,3 +79,23 @@ def test_a_stall_is_noticed():
     busy = pace.ahead()
     pace.finished(1, 3.0, held=500)
     assert pace.ahead() < busy / 10
+
+
+@given(
+    st.integers(1, 8),
+    st.floats(0.3, 5.0),
+    st.lists(st.tuples(st.floats(0, 0.003), st.floats(0, 0.3)), min_size=1, max_size=60),
+)
+def test_long_tasks_that_end_together_bring_no_queue_of_orders(places, seconds, noise):
+    """What waits at a node stands before every other tenant's task. `noise`: how late an end is, and how late it is told."""
+    pace = Pace()
+    running, queued = [seconds] * places, 0
+    for late, told in noise:
+        at = min(running) + late
+        running.remove(min(running))
+        pace.finished(1, at + told * 0.001, held=len(running) + queued)
+        queued += max(0, max(places, pace.ahead()) - len(running) - queued)
+        while queued and len(running) < places:
+            running.append(at + told + seconds)
+            queued -= 1
+        assert queued <= places * LONGEST_HORIZON_S / (seconds - LONGEST_HORIZON_S) + 1

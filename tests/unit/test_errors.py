@@ -1,0 +1,41 @@
+"""Errors as values: each can be told with its place in a request."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from headway import errors
+from headway.errors import HeadwayError, InvalidInput, LimitExceeded, Unavailable
+
+EVERY = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, HeadwayError)]
+
+
+def made(kind: type[HeadwayError]) -> HeadwayError:
+    needed = [
+        name
+        for name, parameter in inspect.signature(kind).parameters.items()
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    return kind(**{name: "it is wrong" if name == "detail" else 2.0 for name in needed})
+
+
+@pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
+def test_every_error_can_be_placed_in_a_request(kind: type[HeadwayError]) -> None:
+    """A database that went away while the third of a bulk was read answered 500: the error could not be built again with its place."""
+    error = made(kind)
+    placed = error.at("task", 3)
+    assert type(placed) is kind
+    if kind is Unavailable:
+        assert placed is error
+    else:
+        assert str(placed) == f"task 3: {error.detail}"
+        assert placed.extra == {**error.extra, "task": 3}
+        assert "task" not in error.extra
+
+
+def test_what_an_error_carries_goes_with_it() -> None:
+    placed = InvalidInput("not a number", field="cpus", hint="write 0.5").at("line", 2)
+    assert (placed.field, placed.hint, placed.extra) == ("cpus", "write 0.5", {"field": "cpus", "line": 2})
+    assert LimitExceeded("too many", retry_after=7.0).at("task", 0).retry_after == 7.0
