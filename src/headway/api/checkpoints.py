@@ -6,6 +6,7 @@ import re
 
 import msgspec
 from litestar import Response, get, post, put
+from litestar.params import FromPath
 
 from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_of, id_of
 from headway.api.tasks import one
@@ -27,7 +28,7 @@ class Announced(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @post("/v1/nodes/{node:int}/checkpoints/{task_id:str}", status_code=200)
-async def announce(request: Http, node: int, task_id: str) -> Response[bytes]:
+async def announce(request: Http, node: FromPath[int], task_id: FromPath[str]) -> Response[bytes]:
     """Saves a folder whose chunks are here; otherwise says that they must be sent first."""
     await caller_of(request, "agent", "admin")
     core = core_of(request)
@@ -40,7 +41,9 @@ async def announce(request: Http, node: int, task_id: str) -> Response[bytes]:
 
 
 @put("/v1/nodes/{node:int}/checkpoints/{task_id:str}/{digest:str}/{number:int}", status_code=200)
-async def put_chunk(request: Http, node: int, task_id: str, digest: str, number: int) -> Response[bytes]:
+async def put_chunk(
+    request: Http, node: FromPath[int], task_id: FromPath[str], digest: FromPath[str], number: FromPath[int]
+) -> Response[bytes]:
     """One chunk of an announced folder: 1 MiB, the last one what is left; the same again changes nothing."""
     await caller_of(request, "agent", "admin")
     core = core_of(request)
@@ -51,7 +54,9 @@ async def put_chunk(request: Http, node: int, task_id: str, digest: str, number:
 
 
 @get("/v1/nodes/{node:int}/checkpoints/{task_id:str}/{digest:str}/{number:int}")
-async def get_chunk(request: Http, node: int, task_id: str, digest: str, number: int) -> Response[bytes]:
+async def get_chunk(
+    request: Http, node: FromPath[int], task_id: FromPath[str], digest: FromPath[str], number: FromPath[int]
+) -> Response[bytes]:
     """One chunk of a checkpoint of the task that the node's attempt belongs to."""
     await caller_of(request, "agent", "admin")
     core = core_of(request)
@@ -60,7 +65,7 @@ async def get_chunk(request: Http, node: int, task_id: str, digest: str, number:
 
 
 @put("/v1/tasks/{task_id:str}/checkpoint", status_code=200)
-async def save(request: Http, task_id: str) -> Response[bytes]:
+async def save(request: Http, task_id: FromPath[str]) -> Response[bytes]:
     """A running task saves a value: the body, as it is. Durable when answered."""
     caller = await caller_of(request, "task")
     if caller.task != id_of(task_id):
@@ -70,7 +75,7 @@ async def save(request: Http, task_id: str) -> Response[bytes]:
 
 
 @get("/v1/tasks/{task_id:str}/checkpoint")
-async def last(request: Http, task_id: str) -> Response[bytes]:
+async def last(request: Http, task_id: FromPath[str]) -> Response[bytes]:
     """The value that a task saved last, of those that are not damaged."""
     caller = await caller_of(request, *PEOPLE, "task")
     core, task = core_of(request), id_of(task_id)

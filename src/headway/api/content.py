@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from litestar import Response, delete, get, post, put
+from litestar.params import FromPath
 from litestar.response import Stream
 
 from headway.api.request import PEOPLE, TASKS, Http, answer, body_of, caller_of, core_of, id_of
@@ -88,7 +89,7 @@ async def upload(request: Http) -> Response[bytes]:
 
 
 @get("/v1/nodes/definitions/{definition:int}/uploads/{digest:str}")
-async def fetch_upload(request: Http, definition: int, digest: str) -> Stream:
+async def fetch_upload(request: Http, definition: FromPath[int], digest: FromPath[str]) -> Stream:
     """For agents: an upload that a definition names."""
     await caller_of(request, "agent", "admin")
     if not _HASH.fullmatch(digest) or not 0 < definition < 2**31:
@@ -97,7 +98,7 @@ async def fetch_upload(request: Http, definition: int, digest: str) -> Stream:
 
 
 @post("/v1/nodes/definitions/{definition:int}/pins", status_code=200)
-async def pin(request: Http, definition: int) -> Response[bytes]:
+async def pin(request: Http, definition: FromPath[int]) -> Response[bytes]:
     """For agents: what a URL was when it was first fetched for the definition's tenant; now, when it never was."""
     await caller_of(request, "agent", "admin")
     asked = await body_of(request, Pin)
@@ -139,7 +140,7 @@ async def list_secrets(request: Http) -> Response[bytes]:
 
 
 @put("/v1/secrets/{name:str}", status_code=200)
-async def set_secret(request: Http, name: str) -> Response[bytes]:
+async def set_secret(request: Http, name: FromPath[str]) -> Response[bytes]:
     """Sets a secret of the caller's tenant; tasks that start from now on see the new value."""
     caller = await caller_of(request, *PEOPLE)
     core = core_of(request)
@@ -150,7 +151,7 @@ async def set_secret(request: Http, name: str) -> Response[bytes]:
 
 
 @delete("/v1/secrets/{name:str}", status_code=200)
-async def remove_secret(request: Http, name: str) -> Response[bytes]:
+async def remove_secret(request: Http, name: FromPath[str]) -> Response[bytes]:
     caller = await caller_of(request, *PEOPLE)
     check_secret_name(name)
     await core_of(request).secrets.remove(caller.tenant, name)
@@ -158,7 +159,7 @@ async def remove_secret(request: Http, name: str) -> Response[bytes]:
 
 
 @post("/v1/tasks/{task_id:str}/once", status_code=200)
-async def once(request: Http, task_id: str) -> Response[bytes]:
+async def once(request: Http, task_id: FromPath[str]) -> Response[bytes]:
     """From inside a running task: claim an effect, say that it has happened, or give it up."""
     caller = await caller_of(request, "task", "admin")
     core, task = core_of(request), id_of(task_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from litestar import Response, get, patch
+from litestar.params import FromPath
 
 from headway.api.render import task_view
 from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_of, id_of
@@ -13,7 +14,7 @@ from headway.errors import InvalidInput
 
 
 @get("/v1/tasks/{task_id:str}/explain")
-async def explain(request: Http, task_id: str) -> Response[bytes]:
+async def explain(request: Http, task_id: FromPath[str]) -> Response[bytes]:
     """Every reason that keeps it from running, its place in the order, what would start it, and when it will probably start."""
     caller = await caller_of(request, *PEOPLE)
     core, task = core_of(request), id_of(task_id)
@@ -21,7 +22,7 @@ async def explain(request: Http, task_id: str) -> Response[bytes]:
 
 
 @patch("/v1/tasks/{task_id:str}")
-async def change(request: Http, task_id: str) -> Response[bytes]:
+async def change(request: Http, task_id: FromPath[str]) -> Response[bytes]:
     """Change fields of a task that no node has yet; its id, fence and dependencies stay."""
     caller = await caller_of(request, *PEOPLE)
     core, task = core_of(request), id_of(task_id)

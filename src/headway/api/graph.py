@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from litestar import Response, get
+from litestar.params import FromPath
 
 from headway.api.query import MAX_LIMIT, whole
 from headway.api.request import PEOPLE, Http, answer, caller_of, core_of, id_of
@@ -24,13 +25,13 @@ _EDGES = query("graph.edges")
 
 
 @get("/v1/tasks/{task_id:str}/upstream")
-async def upstream(request: Http, task_id: str) -> Response[bytes]:
+async def upstream(request: Http, task_id: FromPath[str]) -> Response[bytes]:
     """What the task waits for; `steps` goes further than its own dependencies."""
     return answer(await _neighbours(request, task_id, "upstream"))
 
 
 @get("/v1/tasks/{task_id:str}/downstream")
-async def downstream(request: Http, task_id: str) -> Response[bytes]:
+async def downstream(request: Http, task_id: FromPath[str]) -> Response[bytes]:
     """What waits for the task."""
     return answer(await _neighbours(request, task_id, "downstream"))
 
@@ -50,7 +51,7 @@ async def _neighbours(request: Http, task_id: str, way: str) -> list[NeighbourVi
 
 
 @get("/v1/trees/{tree_id:str}/levels")
-async def levels(request: Http, tree_id: str) -> Response[bytes]:
+async def levels(request: Http, tree_id: FromPath[str]) -> Response[bytes]:
     """The counters of a tree's levels, lowest first; `from` and `limit` page through very high trees."""
     caller = await caller_of(request, *PEOPLE)
     core, tree = core_of(request), id_of(tree_id, "tree")
@@ -62,7 +63,7 @@ async def levels(request: Http, tree_id: str) -> Response[bytes]:
 
 
 @get("/v1/trees/{tree_id:str}/critical-path")
-async def critical_path(request: Http, tree_id: str) -> Response[bytes]:
+async def critical_path(request: Http, tree_id: FromPath[str]) -> Response[bytes]:
     """The chain of tasks that decides when the tree ends, first task first."""
     caller = await caller_of(request, *PEOPLE)
     core, tree = core_of(request), id_of(tree_id, "tree")
@@ -84,7 +85,7 @@ def _on_path(row: Any) -> PathTaskView:
 
 
 @get("/v1/trees/{tree_id:str}/edges")
-async def edges(request: Http, tree_id: str) -> Response[bytes]:
+async def edges(request: Http, tree_id: FromPath[str]) -> Response[bytes]:
     """The edges of a tree, page by page."""
     caller = await caller_of(request, *PEOPLE)
     core, tree = core_of(request), id_of(tree_id, "tree")

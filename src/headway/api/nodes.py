@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from litestar import Response, get, post
+from litestar.params import FromPath
 
 from headway.api.render import allocated_view
 from headway.api.request import PEOPLE, Http, answer, answer_in_kind, body_of, caller_of, core_of
@@ -25,7 +26,7 @@ async def register(request: Http) -> Response[bytes]:
 
 
 @post("/v1/nodes/{node:int}/exchange", status_code=200)
-async def exchange(request: Http, node: int) -> Response[bytes]:
+async def exchange(request: Http, node: FromPath[int]) -> Response[bytes]:
     """The one call of an agent; JSON or MessagePack, answered in kind."""
     await caller_of(request, "agent", "admin")
     if not 0 <= node < 2**31:
@@ -42,7 +43,7 @@ async def list_nodes(request: Http) -> Response[bytes]:
 
 
 @get("/v1/nodes/{name:str}")
-async def show_node(request: Http, name: str) -> Response[bytes]:
+async def show_node(request: Http, name: FromPath[str]) -> Response[bytes]:
     caller = await caller_of(request, *PEOPLE)
     core = core_of(request)
     if caller.scope is not None:
@@ -52,13 +53,13 @@ async def show_node(request: Http, name: str) -> Response[bytes]:
 
 
 @post("/v1/nodes/{name:str}/drain", status_code=200)
-async def drain(request: Http, name: str) -> Response[bytes]:
+async def drain(request: Http, name: FromPath[str]) -> Response[bytes]:
     """Takes nothing new; what runs goes on to its end."""
     return await _set_drain(request, name, True)
 
 
 @post("/v1/nodes/{name:str}/undrain", status_code=200)
-async def undrain(request: Http, name: str) -> Response[bytes]:
+async def undrain(request: Http, name: FromPath[str]) -> Response[bytes]:
     return await _set_drain(request, name, False)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 from litestar import Response, delete, get, patch, post
+from litestar.params import FromPath
 
 from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_of
 from headway.control.core import Core
@@ -46,7 +47,7 @@ async def queues(request: Http) -> Response[bytes]:
 
 
 @get("/v1/queues/{name:str}")
-async def show_queue(request: Http, name: str) -> Response[bytes]:
+async def show_queue(request: Http, name: FromPath[str]) -> Response[bytes]:
     caller = await caller_of(request, *PEOPLE)
     return answer(await _one(core_of(request), name, caller.scope))
 
@@ -61,7 +62,7 @@ async def add_queue(request: Http) -> Response[bytes]:
 
 
 @patch("/v1/queues/{name:str}")
-async def set_queue(request: Http, name: str) -> Response[bytes]:
+async def set_queue(request: Http, name: FromPath[str]) -> Response[bytes]:
     caller = await caller_of(request, "admin")
     core, asked = core_of(request), await body_of(request, QueueChange)
     changes: dict[str, object] = {}
@@ -80,14 +81,14 @@ async def set_queue(request: Http, name: str) -> Response[bytes]:
 
 
 @delete("/v1/queues/{name:str}", status_code=200)
-async def remove_queue(request: Http, name: str) -> Response[bytes]:
+async def remove_queue(request: Http, name: FromPath[str]) -> Response[bytes]:
     await caller_of(request, "admin")
     await core_of(request).queues.remove(name)
     return answer(Changed(1))
 
 
 @post("/v1/queues/{name:str}/pause", status_code=200)
-async def pause_queue(request: Http, name: str) -> Response[bytes]:
+async def pause_queue(request: Http, name: FromPath[str]) -> Response[bytes]:
     """Nothing of this queue is handed out; what runs goes on."""
     caller = await caller_of(request, "admin")
     await core_of(request).queues.change(name, paused=True)
@@ -95,7 +96,7 @@ async def pause_queue(request: Http, name: str) -> Response[bytes]:
 
 
 @post("/v1/queues/{name:str}/resume", status_code=200)
-async def resume_queue(request: Http, name: str) -> Response[bytes]:
+async def resume_queue(request: Http, name: FromPath[str]) -> Response[bytes]:
     caller = await caller_of(request, "admin")
     await core_of(request).queues.change(name, paused=False)
     return answer(await _one(core_of(request), name, caller.scope))

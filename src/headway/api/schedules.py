@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 from litestar import Response, delete, get, post, put
+from litestar.params import FromPath
 
 from headway.api.query import whole
 from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_of
@@ -49,7 +50,7 @@ async def apply_schedules(request: Http) -> Response[bytes]:
 
 
 @put("/v1/schedules/{name:str}")
-async def apply_schedule(request: Http, name: str) -> Response[bytes]:
+async def apply_schedule(request: Http, name: FromPath[str]) -> Response[bytes]:
     """Makes the schedule what the body says; the same again changes nothing."""
     caller = await caller_of(request, *PEOPLE)
     asked = _decode(await request.body(), Scheduled)
@@ -74,7 +75,7 @@ async def list_schedules(request: Http) -> Response[bytes]:
 
 
 @get("/v1/schedules/{name:str}")
-async def show_schedule(request: Http, name: str) -> Response[bytes]:
+async def show_schedule(request: Http, name: FromPath[str]) -> Response[bytes]:
     """One schedule with its `next` firings (5) and its `past` ones (10)."""
     caller = await caller_of(request, *PEOPLE)
     coming = whole(request, "next", 5, low=0, high=1000)
@@ -83,7 +84,7 @@ async def show_schedule(request: Http, name: str) -> Response[bytes]:
 
 
 @post("/v1/schedules/{name:str}/pause", status_code=200)
-async def pause_schedule(request: Http, name: str) -> Response[bytes]:
+async def pause_schedule(request: Http, name: FromPath[str]) -> Response[bytes]:
     """Nothing fires until it is resumed; runs under way go on."""
     caller = await caller_of(request, *PEOPLE)
     core = core_of(request)
@@ -92,7 +93,7 @@ async def pause_schedule(request: Http, name: str) -> Response[bytes]:
 
 
 @post("/v1/schedules/{name:str}/resume", status_code=200)
-async def resume_schedule(request: Http, name: str) -> Response[bytes]:
+async def resume_schedule(request: Http, name: FromPath[str]) -> Response[bytes]:
     """Goes on from now: what fell into the pause does not count as missed."""
     caller = await caller_of(request, *PEOPLE)
     core = core_of(request)
@@ -101,7 +102,7 @@ async def resume_schedule(request: Http, name: str) -> Response[bytes]:
 
 
 @post("/v1/schedules/{name:str}/trigger", status_code=201)
-async def trigger_schedule(request: Http, name: str) -> Response[bytes]:
+async def trigger_schedule(request: Http, name: FromPath[str]) -> Response[bytes]:
     """Runs it now, whatever calendar, policy and pause say."""
     caller = await caller_of(request, *PEOPLE)
     start: Start = await core_of(request).schedules.trigger(caller.tenant, _named(name))
@@ -109,7 +110,7 @@ async def trigger_schedule(request: Http, name: str) -> Response[bytes]:
 
 
 @post("/v1/schedules/{name:str}/backfill", status_code=200)
-async def backfill_schedule(request: Http, name: str) -> Response[bytes]:
+async def backfill_schedule(request: Http, name: FromPath[str]) -> Response[bytes]:
     """Makes up for the moments of a range that did not run."""
     caller = await caller_of(request, *PEOPLE)
     core = core_of(request)
@@ -122,7 +123,7 @@ async def backfill_schedule(request: Http, name: str) -> Response[bytes]:
 
 
 @delete("/v1/schedules/{name:str}", status_code=200)
-async def delete_schedule(request: Http, name: str) -> Response[bytes]:
+async def delete_schedule(request: Http, name: FromPath[str]) -> Response[bytes]:
     """Runs under way go on."""
     caller = await caller_of(request, *PEOPLE)
     await core_of(request).schedules.delete(caller.tenant, _named(name))

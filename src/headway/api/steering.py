@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 from litestar import Response, post
+from litestar.params import FromPath
 
 from headway.api.query import seconds_of
 from headway.api.render import task_view
@@ -23,19 +24,19 @@ class SignalName(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @post("/v1/tasks/{task_id:str}/pause", status_code=200)
-async def pause(request: Http, task_id: str) -> Response[bytes]:
+async def pause(request: Http, task_id: FromPath[str]) -> Response[bytes]:
     """Keeps a waiting task from starting; freezes a running one with all its processes."""
     return await _steer(request, task_id, "pause")
 
 
 @post("/v1/tasks/{task_id:str}/resume", status_code=200)
-async def resume(request: Http, task_id: str) -> Response[bytes]:
+async def resume(request: Http, task_id: FromPath[str]) -> Response[bytes]:
     """Lets a paused task go on."""
     return await _steer(request, task_id, "resume")
 
 
 @post("/v1/tasks/{task_id:str}/signal", status_code=200)
-async def signal(request: Http, task_id: str) -> Response[bytes]:
+async def signal(request: Http, task_id: FromPath[str]) -> Response[bytes]:
     """Sends a signal to the program of a running task."""
     return await _steer(request, task_id, "signal")
 

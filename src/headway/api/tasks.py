@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from litestar import Response, get, post
+from litestar.params import FromPath
 from litestar.response import Stream
 
 from headway.api.query import filter_of, seconds_of
@@ -114,7 +115,7 @@ async def list_tasks(request: Http) -> Response[bytes]:
 
 
 @get("/v1/tasks/{task_id:str}")
-async def show(request: Http, task_id: str) -> Response[bytes]:
+async def show(request: Http, task_id: FromPath[str]) -> Response[bytes]:
     """One task with input and result; `wait` holds the answer until it is final or the time is over."""
     caller = await caller_of(request, *TASKS)
     core, task = core_of(request), id_of(task_id)
@@ -153,7 +154,7 @@ async def wait_for(request: Http) -> Response[bytes]:
 
 
 @get("/v1/tasks/{task_id:str}/attempts")
-async def attempts(request: Http, task_id: str) -> Response[bytes]:
+async def attempts(request: Http, task_id: FromPath[str]) -> Response[bytes]:
     """Every attempt, the current or last one included."""
     caller = await caller_of(request, *TASKS)
     core, task = core_of(request), id_of(task_id)
@@ -173,7 +174,7 @@ async def attempts(request: Http, task_id: str) -> Response[bytes]:
 
 
 @post("/v1/tasks/{task_id:str}/cancel", status_code=200)
-async def cancel(request: Http, task_id: str) -> Response[bytes]:
+async def cancel(request: Http, task_id: FromPath[str]) -> Response[bytes]:
     """Ends a waiting task at once; a running one is told, and ends with all its processes."""
     caller = await caller_of(request, *TASKS)
     core, task = core_of(request), id_of(task_id)
@@ -188,7 +189,7 @@ async def cancel(request: Http, task_id: str) -> Response[bytes]:
 
 
 @post("/v1/tasks/{task_id:str}/retry", status_code=200)
-async def retry(request: Http, task_id: str) -> Response[bytes]:
+async def retry(request: Http, task_id: FromPath[str]) -> Response[bytes]:
     """Sends a dead letter again, changed if asked."""
     caller = await caller_of(request, *PEOPLE)
     core, task = core_of(request), id_of(task_id)
@@ -200,7 +201,7 @@ async def retry(request: Http, task_id: str) -> Response[bytes]:
 
 
 @get("/v1/tasks/{task_id:str}/logs")
-async def logs(request: Http, task_id: str) -> Response[bytes] | Stream:
+async def logs(request: Http, task_id: FromPath[str]) -> Response[bytes] | Stream:
     """stdout and stderr as NDJSON of LogLine; `follow=1` streams to the end, `raw=1` gives the bytes, `whole=1` what was cut too."""
     caller = await caller_of(request, *TASKS)
     core, task = core_of(request), id_of(task_id)

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 from litestar import Response, delete, get, patch, post, put
+from litestar.params import FromPath
 
 from headway.api.audit import entry_of
 from headway.api.query import text_of, whole
@@ -77,7 +78,7 @@ async def add_tenant(request: Http) -> Response[bytes]:
 
 
 @get("/v1/tenants/{tenant:str}")
-async def show_tenant(request: Http, tenant: str) -> Response[bytes]:
+async def show_tenant(request: Http, tenant: FromPath[str]) -> Response[bytes]:
     """One tenant; a tenant sees itself, also as `self`."""
     caller = await caller_of(request, *PEOPLE)
     core = core_of(request)
@@ -85,7 +86,7 @@ async def show_tenant(request: Http, tenant: str) -> Response[bytes]:
 
 
 @get("/v1/tenants/{tenant:str}/limits")
-async def tenant_limits(request: Http, tenant: str) -> Response[bytes]:
+async def tenant_limits(request: Http, tenant: FromPath[str]) -> Response[bytes]:
     caller = await caller_of(request, *PEOPLE)
     core = core_of(request)
     number = await _seen(core, caller, tenant)
@@ -93,7 +94,7 @@ async def tenant_limits(request: Http, tenant: str) -> Response[bytes]:
 
 
 @patch("/v1/tenants/{tenant:str}")
-async def set_tenant(request: Http, tenant: str) -> Response[bytes]:
+async def set_tenant(request: Http, tenant: FromPath[str]) -> Response[bytes]:
     """Change a subscription; what is left out stays, null takes a limit away."""
     await caller_of(request, "admin")
     core, asked = core_of(request), await body_of(request, SubscriptionSpec)
@@ -130,7 +131,7 @@ async def add_key(request: Http) -> Response[bytes]:
 
 
 @post("/v1/keys/{key:str}/revoke", status_code=200)
-async def revoke_key(request: Http, key: str) -> Response[bytes]:
+async def revoke_key(request: Http, key: FromPath[str]) -> Response[bytes]:
     """Take a key away; a tenant may take away its own."""
     caller = await caller_of(request, *PEOPLE)
     number = int(key) if key.isascii() and key.isdigit() and len(key) < 11 else 0
@@ -152,7 +153,7 @@ async def list_tiers(request: Http) -> Response[bytes]:
 
 
 @put("/v1/tiers/{tier:str}")
-async def set_tier(request: Http, tier: str) -> Response[bytes]:
+async def set_tier(request: Http, tier: FromPath[str]) -> Response[bytes]:
     """Define a tier: the operator's, or a tenant's own within its subscription."""
     caller = await caller_of(request, *PEOPLE)
     core, asked = core_of(request), await body_of(request, ResourcesSpec)
@@ -162,7 +163,7 @@ async def set_tier(request: Http, tier: str) -> Response[bytes]:
 
 
 @delete("/v1/tiers/{tier:str}", status_code=200)
-async def remove_tier(request: Http, tier: str) -> Response[bytes]:
+async def remove_tier(request: Http, tier: FromPath[str]) -> Response[bytes]:
     """Take a tier away; a predefined one is then what it was."""
     caller = await caller_of(request, *PEOPLE)
     core = core_of(request)

@@ -8,6 +8,7 @@ import time
 
 import msgspec
 from litestar import Response, get, post
+from litestar.params import FromPath
 
 from headway.api.query import MAX_LIMIT, seconds_of, whole
 from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_of, id_of, rate_headers_of
@@ -89,7 +90,7 @@ async def list_trees(request: Http) -> Response[bytes]:
 
 
 @get("/v1/trees/{tree_id:str}")
-async def show_tree(request: Http, tree_id: str) -> Response[bytes]:
+async def show_tree(request: Http, tree_id: FromPath[str]) -> Response[bytes]:
     """The tree with its levels; `wait` with `seen` (the ETag of an earlier answer) holds until something changed."""
     caller = await caller_of(request, *PEOPLE)
     core, tree = core_of(request), id_of(tree_id, "tree")
@@ -108,7 +109,7 @@ async def show_tree(request: Http, tree_id: str) -> Response[bytes]:
 
 
 @post("/v1/trees/{tree_id:str}/cancel", status_code=200)
-async def cancel_tree(request: Http, tree_id: str) -> Response[bytes]:
+async def cancel_tree(request: Http, tree_id: FromPath[str]) -> Response[bytes]:
     """Cancels every task of the tree that is not final."""
     caller = await caller_of(request, *PEOPLE)
     core, tree = core_of(request), id_of(tree_id, "tree")
@@ -118,7 +119,7 @@ async def cancel_tree(request: Http, tree_id: str) -> Response[bytes]:
 
 
 @post("/v1/trees/{tree_id:str}/retry", status_code=200)
-async def retry_tree(request: Http, tree_id: str) -> Response[bytes]:
+async def retry_tree(request: Http, tree_id: FromPath[str]) -> Response[bytes]:
     """Runs what failed again, and what was skipped behind it."""
     caller = await caller_of(request, *PEOPLE)
     core, tree = core_of(request), id_of(tree_id, "tree")

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from litestar import Response, delete, get, patch, post
+from litestar.params import FromPath
 
 from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_of
 from headway.control.access import Caller
@@ -65,13 +66,13 @@ async def add(request: Http) -> Response[bytes]:
 
 
 @get("/v1/webhooks/{name:str}")
-async def show(request: Http, name: str) -> Response[bytes]:
+async def show(request: Http, name: FromPath[str]) -> Response[bytes]:
     caller = await caller_of(request, *PEOPLE)
     return answer(_view(await core_of(request).webhooks.one(_owner(caller), name)))
 
 
 @patch("/v1/webhooks/{name:str}")
-async def change(request: Http, name: str) -> Response[bytes]:
+async def change(request: Http, name: FromPath[str]) -> Response[bytes]:
     caller = await caller_of(request, *PEOPLE)
     asked = await body_of(request, WebhookChange)
     row = await core_of(request).webhooks.change(
@@ -81,7 +82,7 @@ async def change(request: Http, name: str) -> Response[bytes]:
 
 
 @delete("/v1/webhooks/{name:str}", status_code=200)
-async def remove(request: Http, name: str) -> Response[bytes]:
+async def remove(request: Http, name: FromPath[str]) -> Response[bytes]:
     """Remove an endpoint with everything that waits for it."""
     caller = await caller_of(request, *PEOPLE)
     await core_of(request).webhooks.remove(_owner(caller), name)
@@ -89,7 +90,7 @@ async def remove(request: Http, name: str) -> Response[bytes]:
 
 
 @post("/v1/webhooks/{name:str}/rotate", status_code=200)
-async def rotate(request: Http, name: str) -> Response[bytes]:
+async def rotate(request: Http, name: FromPath[str]) -> Response[bytes]:
     """A new secret; for a day messages are signed with the old one too."""
     caller = await caller_of(request, *PEOPLE)
     row, secret = await core_of(request).webhooks.rotate(_owner(caller), name)
@@ -97,7 +98,7 @@ async def rotate(request: Http, name: str) -> Response[bytes]:
 
 
 @post("/v1/webhooks/{name:str}/test", status_code=202)
-async def test(request: Http, name: str) -> Response[bytes]:
+async def test(request: Http, name: FromPath[str]) -> Response[bytes]:
     """Send a message that says nothing, to see whether it arrives."""
     caller = await caller_of(request, *PEOPLE)
     core, message = core_of(request), f"test-{secrets.token_hex(8)}"
@@ -108,7 +109,7 @@ async def test(request: Http, name: str) -> Response[bytes]:
 
 
 @post("/v1/webhooks/{name:str}/replay", status_code=200)
-async def replay(request: Http, name: str) -> Response[bytes]:
+async def replay(request: Http, name: FromPath[str]) -> Response[bytes]:
     """Send messages again that were delivered or given up; they keep their ids."""
     caller = await caller_of(request, *PEOPLE)
     asked = await body_of(request, Replay)
@@ -122,7 +123,7 @@ async def replay(request: Http, name: str) -> Response[bytes]:
 
 
 @get("/v1/webhooks/{name:str}/deliveries")
-async def deliveries(request: Http, name: str) -> Response[bytes]:
+async def deliveries(request: Http, name: FromPath[str]) -> Response[bytes]:
     """The messages for an endpoint, newest first."""
     caller = await caller_of(request, *PEOPLE)
     word, before = request.query_params.get("state"), request.query_params.get("before")
