@@ -42,6 +42,8 @@ def test_what_failed_of_a_tree_is_repaired_and_only_that_runs_again(running, tmp
     failed = run(running, "photos.yaml", folder=tmp_path, width=200, spoil=64)
     assert failed.returncode == 1
     assert "64.ppm is cut short" in failed.stderr
+    [listed] = json.loads(running.headway("ls", "--trees", "--name", "photos", "-n", "1", "--json").stdout)["trees"]
+    assert f"`headway retry {listed['id']}`" in failed.stderr
     with Client(running.url, running.token) as client:
         tree = client.trees(name="photos", limit=1).trees[0]
         before = {task.name: task for task in client.iterate(tree=tree.id)}
@@ -54,6 +56,20 @@ def test_what_failed_of_a_tree_is_repaired_and_only_that_runs_again(running, tmp
     assert {name for name in after if after[name].attempt > before[name].attempt} == {"check", "publish"}
     assert {task.id for task in after.values()} == {task.id for task in before.values()}
     assert (tmp_path / "public" / "64.ppm").exists()
+
+
+def test_a_tree_is_found_and_its_id_is_not_mistaken_for_a_tasks(running, tmp_path):
+    (tmp_path / "pair.yaml").write_text("pair:\n  a: {command: echo a}\n  b: {command: echo b, after: a}\n")
+    assert running.headway("run", str(tmp_path / "pair.yaml")).returncode == 0
+    [tree] = running.headway("ls", "--trees", "--name", "pair", "-o", "quiet").stdout.split()
+    assert tree in running.headway("ls", "--trees").stdout
+    names = {task["name"] for task in json.loads(running.headway("ls", "--tree", tree, "--json").stdout)["tasks"]}
+    assert names == {"a", "b"}
+    for command in ("logs", "result", "explain", "pause"):
+        said = running.headway(command, tree)
+        assert said.returncode == 1
+        assert f"{tree} is a tree, not a task" in said.stderr
+        assert f"headway ls --tree {tree}" in said.stderr
 
 
 def test_the_nightly_report_passes_results_through_four_languages(running):

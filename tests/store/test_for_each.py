@@ -10,7 +10,7 @@ import pytest
 
 from headway.api.tree_views import tree_view
 from headway.control.core import Core
-from headway.domain.lifecycle import State
+from headway.domain.lifecycle import Outcome, State
 from headway.errors import InvalidInput
 from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of, submit
 
@@ -85,15 +85,54 @@ async def ended(core: Core, task: int, state: State) -> bool:
     return await state_of(core, task) == state
 
 
-async def test_an_item_that_fails_fails_the_whole_and_the_others_go_on(dsn):
+async def test_an_item_that_fails_fails_the_whole_once_the_others_have_ended(dsn):
     async with engine(dsn) as core:
         agent = await ScriptedAgent(core, cpus=8).join()
-        receipt = await submit(core, function(name="work", for_each=[1, 2]), function(after=["work"]), tree="t")
+        receipt = await submit(
+            core,
+            function(name="work", for_each=[1, 2]),
+            function(name="publish", after=["work"]),
+            function(name="alarm", after=[{"task": "work", "when": "failed"}]),
+            function(name="tidy", after=[{"task": "work", "when": "done"}]),
+            tree="t",
+        )
         one, two = await agent.orders(2)
         await agent.fail(one)
-        assert await state_of(core, receipt.ids[0]) == State.SKIPPED
+        assert await state_of(core, receipt.ids[0]) == State.BLOCKED  # nobody tidies up while an item is at work
         await agent.succeed(two)
+        orders = await agent.orders(2)
+        assert sorted(order.id for order in orders) == receipt.ids[2:]
+        assert [await state_of(core, task) for task in receipt.ids[:2]] == [State.SKIPPED, State.SKIPPED]
+        await agent.succeed(*orders)
         assert (await tree_view(core, receipt.tree or 0, None)).state == "failed"
+
+
+async def test_items_that_were_cancelled_are_no_failure_of_the_whole(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core, cpus=8).join()
+        receipt = await submit(
+            core, function(name="work", for_each=[1]), function(name="alarm", after=[{"task": "work", "when": "failed"}]), tree="t"
+        )
+        [order] = await agent.orders()
+        await core.actions.cancel([order.id])
+        await agent.fail(order, Outcome.CANCELLED)
+        await eventually(lambda: ended(core, receipt.ids[0], State.SKIPPED))
+        assert await state_of(core, receipt.ids[1]) == State.SKIPPED
+
+
+async def test_an_item_sent_again_while_others_run_is_waited_for(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core, cpus=8).join()
+        receipt = await submit(core, function(name="work", for_each=[1, 2]), function(name="last", after=["work"]), tree="t")
+        one, two = await agent.orders(2)
+        await agent.fail(one)
+        assert await core.actions.revive([one.id], None, None) == [one.id]
+        [again] = await agent.orders()
+        await agent.succeed(again, result=b"1")
+        await agent.succeed(two, result=b"2")
+        [last] = await agent.orders()
+        assert last.id == receipt.ids[1]
+        assert await result_of(core, receipt.ids[0]) == [1, 2]
 
 
 async def test_the_item_goes_where_the_task_says(dsn):

@@ -146,6 +146,31 @@ async def test_a_strict_tree_starts_over_at_the_level_that_failed(dsn):
         assert await tree_state(core, receipt.tree) == "succeeded"
 
 
+@pytest.mark.parametrize("whole", [True, False])
+async def test_what_had_counted_a_failure_waits_again_for_what_is_tried_again(dsn, whole):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core, cpus=8).join()
+        receipt = await submit(
+            core,
+            function(name="a"),
+            function(name="b"),
+            function(name="c", after=[{"task": "a", "when": "done"}, "b"]),
+            function(name="alarm", after=[{"task": "a", "when": "failed"}, "b"]),
+            tree="t",
+        )
+        a, b = sorted(await agent.orders(2), key=lambda order: order.id)
+        await agent.fail(a)
+        if whole:
+            assert await core.trees.retry(receipt.tree or 0, 1) == 1
+        else:
+            await core.actions.revive([a.id], None, None)
+        await agent.succeed(*await agent.orders())
+        assert await states(core, receipt.ids) == ["succeeded", "ready", "blocked", "skipped"]
+        await agent.succeed(b)
+        assert [order.id for order in await agent.orders()] == [receipt.ids[2]]
+        assert await agrees(core, receipt.tree)
+
+
 async def test_an_item_of_a_for_each_is_tried_again_and_the_whole_goes_on(dsn):
     async with engine(dsn) as core:
         agent = await ScriptedAgent(core, cpus=8).join()
@@ -153,6 +178,11 @@ async def test_an_item_of_a_for_each_is_tried_again_and_the_whole_goes_on(dsn):
         one, two = await agent.orders(2)
         await agent.fail(one)
         await agent.succeed(two, result=b"2")
+
+        async def skipped() -> bool:
+            return await state_of(core, receipt.ids[1]) == State.SKIPPED
+
+        await eventually(skipped)
         assert await core.trees.retry(receipt.tree or 0, 1) == 3
         await agent.succeed(*await agent.orders(), result=b"1")
         [last] = await agent.orders()

@@ -20,11 +20,12 @@ from headway.control import subtasks
 from headway.control.admission import Receipt
 from headway.control.core import Core
 from headway.control.draft import Draft
+from headway.control.missing import no_task
 from headway.control.subtasks import Parent
 from headway.domain import units
 from headway.domain.checks import check_key
 from headway.domain.lifecycle import State
-from headway.errors import Conflict, InvalidInput, NotFound
+from headway.errors import Conflict, InvalidInput
 from headway.store.copy import to_datetime
 from headway.store.listing import page
 from headway.store.queries import query
@@ -266,8 +267,8 @@ async def one(core: Core, task: int, tenant: int | None) -> Any:
     """The row of a task the caller may see."""
     async with core.database.cold() as connection:
         row = await connection.fetchrow(_ONE, [task], tenant)
-    if row is None:
-        raise NotFound(f"there is no task {task}")
+        if row is None:
+            raise await no_task(connection, task, tenant)
     return row
 
 

@@ -108,8 +108,10 @@ def schema(terminal: Terminal) -> None:
 
 
 def _valid(file: str, trees: list[Tree]) -> str:
+    from headway.treefile.drawing import heading
+
     lines = [f"{file}: valid"]
     for tree in trees:
-        lines.append(f"  {tree.name}: {len(tree.tasks)} tasks on {len(tree.levels)} levels")
+        lines.append(f"  {heading(tree)}")
         lines += [f"    note: {warning}" for warning in tree.warnings]
     return "\n".join(lines)

@@ -212,7 +212,9 @@ async def _tell_trees(following: Following, trees: Sequence[TreeView]) -> None:
                 why = f": {task.error.type}: {task.error.message}" if task.error else ""
                 print(f"headway: {task.name} {task.state}{why}  (`headway show {task.id}`)", file=sys.stderr)
         said = paint(tree.state, tree.state, stream=sys.stderr)
-        print(f"headway: tree {tree.id} {tree.name} {said} after {following.elapsed:.1f}s", file=sys.stderr)
+        print(f"headway: tree {tree.id} {tree.name} {said} after {took(tree.created_at, tree.ended_at)}", file=sys.stderr)
+        if tree.state == "failed":
+            print(f"  hint: `headway retry {tree.id}` runs what failed again, and what was skipped behind it", file=sys.stderr)
         for value in await _results(following.server, tree):
             print_value(value)
 

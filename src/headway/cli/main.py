@@ -82,7 +82,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "schema": Entry("files:app", "Print the JSON Schema of task files, for editors."),
     },
     "Look": {
-        "ls": Entry("tasks:app", "List tasks, the newest first."),
+        "ls": Entry("tasks:app", "List tasks, or trees, the newest first."),
         "show": Entry("tasks:app", "Show everything known about a task or a tree."),
         "logs": Entry("output:app", "Print what a task wrote."),
         "wait": Entry("outcome:app", "Wait for tasks to end; returns the first exit code that is not 0."),

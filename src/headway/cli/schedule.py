@@ -206,9 +206,13 @@ def backfill(
     async def ask(server: Server) -> None:
         made = await server.post(_path(name, "backfill"), Backfilled, body)
         ids = [at.isoformat() for at in made.firings]
-        terminal.answer(made, ids=ids, table=lambda: f"{made.count} to make up for")
+        terminal.answer(made, ids=ids, table=lambda: _to_make_up(made.count))
 
     talk(terminal, ask)
+
+
+def _to_make_up(count: int) -> str:
+    return f"{count} to make up for" if count else "nothing to make up for: all of these moments ran, run or wait already"
 
 
 @command(schedule, "delete", examples=["headway schedule delete nightly"])

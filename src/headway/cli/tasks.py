@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headway.cli.session import Server
     from headway.wire.exchange import Excess
     from headway.wire.views.tasks import AttemptView, Page, TaskView
-    from headway.wire.views.trees import LevelView, TreeView
+    from headway.wire.views.trees import LevelView, TreePage, TreeView
 
 app = group("Look at tasks.")
 
@@ -29,6 +29,8 @@ Since = Annotated[str | None, typer.Option("--since", help="Created after this: 
 Until = Annotated[str | None, typer.Option("--until", help="Created before this.", metavar="TIME")]
 Limit = Annotated[int, typer.Option("--limit", "-n", help="At most so many.", min=1, max=1000)]
 Cursor = Annotated[str | None, typer.Option("--cursor", help="Go on after an earlier page.")]
+Tree = Annotated[str | None, typer.Option("--tree", help="Only tasks of this tree.", metavar="ID")]
+Trees = Annotated[bool, typer.Option("--trees", help="List trees instead of tasks.")]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Look again every 2 seconds, until Ctrl-C.")]
 
 
@@ -40,6 +42,8 @@ Watch = Annotated[bool, typer.Option("--watch", "-w", help="Look again every 2 s
         "headway ls --state failed --since 1h",
         "headway ls --label team=web --node big-1 -n 100",
         "headway ls -q report -o quiet | xargs headway cancel",
+        "headway ls --trees --name nightly",
+        "headway ls --tree 1234567890123456789 --state failed",
     ],
 )
 def ls(
@@ -51,15 +55,18 @@ def ls(
     search: Search = None,
     since: Since = None,
     until: Until = None,
+    tree: Tree = None,
+    trees: Trees = False,
     limit: Limit = 20,
     cursor: Cursor = None,
     watch: Watch = False,
 ) -> None:
-    """List tasks, the newest first."""
+    """List tasks, or trees, the newest first."""
     from headway.cli.moments import moment
     from headway.cli.options import pairs
     from headway.cli.session import talk
     from headway.wire.views.tasks import Page
+    from headway.wire.views.trees import TreePage
 
     pairs(label, "--label")  # refuse a label without a value here, where the option can be named
     query: dict[str, Any] = {
@@ -70,13 +77,20 @@ def ls(
         "q": search,
         "since": moment(since, "--since"),
         "until": moment(until, "--until"),
+        "tree": tree,
         "limit": limit,
         "cursor": cursor,
     }
+    if trees:
+        _refuse_for_trees(query)
 
     async def look(server: Server) -> None:
         while True:
-            _answer(terminal, await server.get("/v1/tasks", Page, **query), watch)
+            terminal.frame(watch)
+            if trees:
+                _answer_trees(terminal, await server.get("/v1/trees", TreePage, **query))
+            else:
+                _answer(terminal, await server.get("/v1/tasks", Page, **query))
             if not watch:
                 return
             await terminal.pause(2.0)
@@ -116,9 +130,36 @@ async def _show_tree(terminal: Terminal, server: Server, tree_id: str, not_a_tas
     terminal.answer({"tree": tree}, ids=[task.id for task in tree.tasks], table=lambda: describe_tree(tree))
 
 
-def _answer(terminal: Terminal, page: Page, watch: bool) -> None:
-    terminal.frame(watch)
+def _refuse_for_trees(query: dict[str, Any]) -> None:
+    """A filter that would be ignored is refused."""
+    for option in ("state", "label", "node", "q", "since", "until", "tree"):
+        if query[option]:
+            raise typer.BadParameter(
+                "trees are listed by --name only", param_hint="--search" if option == "q" else f"--{option}"
+            )
+
+
+def _answer(terminal: Terminal, page: Page) -> None:
     terminal.answer(page, ids=[task.id for task in page.tasks], table=lambda: _listing(page))
+
+
+def _answer_trees(terminal: Terminal, page: TreePage) -> None:
+    terminal.answer(page, ids=[tree.id for tree in page.trees], table=lambda: _tree_listing(page))
+
+
+def _tree_listing(page: TreePage) -> str:
+    from headway.cli.moments import ago, took
+
+    if not page.trees:
+        return "no trees"
+    rows = [
+        (tree.id, tree.state, tree.name, ago(tree.created_at), took(tree.created_at, tree.ended_at), tree.total, tree.left)
+        for tree in page.trees
+    ]
+    text = table(
+        ("ID", "STATE", "NAME", "AGE", "TOOK", "TASKS", "LEFT"), rows, right=("AGE", "TOOK", "TASKS", "LEFT"), wide="NAME"
+    )
+    return text + (f"\nmore: --cursor {page.next}" if page.next else "")
 
 
 def _listing(page: Page) -> str:
@@ -216,8 +257,11 @@ def describe_tree(tree: TreeView) -> str:
         ("expected", when(tree.expected_end_at)),
     ])  # fmt: skip
     levels = table(
-        ("LEVEL", "TASKS", "LEFT", "FAILED", "SKIPPED", "ENDS"),
-        [(one.level, one.total, one.left, one.failed + one.expired, one.skipped + one.spared, _ends(one)) for one in tree.levels],
+        ("LEVEL", "TASKS", "LEFT", "FAILED", "CANCELLED", "SKIPPED", "ENDS"),
+        [
+            (one.level, one.total, one.left, one.failed + one.expired, one.cancelled, one.skipped + one.spared, _ends(one))
+            for one in tree.levels
+        ],
     )
     if tree.height > len(tree.levels):
         levels += f"\n{len(tree.levels)} of {tree.height} levels; `GET /v1/trees/{tree.id}/levels` has them all"

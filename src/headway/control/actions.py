@@ -32,6 +32,7 @@ CHUNK = 1_000
 _CANCEL_WAITING = query("task.cancel_waiting")
 _WISH = query("task.wish_cancel")
 _REVIVE = query("task.revive")
+_WAIT_AGAIN = query("edge.wait_again")
 _DEAD_IDS = query("read.dead_ids")
 _DEAD_ROWS = query("read.dead_rows")
 _PURGE = query("read.purge")
@@ -92,6 +93,7 @@ class Actions:
                 _REVIVE, [row["id"] for row in rows], [n.id for n in new], [n.shape for n in new], [n.definition.cap_ms for n in new],
                 [n.definition.tolerance_ms for n in new], [n.definition.category for n in new], new_input,
             )  # fmt: skip
+            await connection.execute(_WAIT_AGAIN, [row["id"] for row in back])
             effects.clear()
             effects.scheduled = await bounded_waiting.remember(connection, zip((row["id"] for row in rows), new, strict=True))
             for row in back:

@@ -14,11 +14,12 @@ from headway.control.bus import Bus
 from headway.control.definitions import Definitions, Interned
 from headway.control.draft import check_input
 from headway.control.fleet import Fleet
+from headway.control.missing import no_task
 from headway.control.tenants import Tenants
 from headway.domain.checks import check_labels, check_name
 from headway.domain.lifecycle import State
 from headway.domain.units import at_seconds
-from headway.errors import Conflict, InvalidInput, NotFound
+from headway.errors import Conflict, InvalidInput
 from headway.store.database import Connection, Database
 from headway.store.queries import query
 
@@ -81,8 +82,8 @@ class Changing:
     async def _row(self, task: int, tenant: int | None) -> Any:
         async with self.database.cold() as connection:
             row = await connection.fetchrow(_ONE, [task], tenant)
-        if row is None:
-            raise NotFound(f"there is no task {task}")
+            if row is None:
+                raise await no_task(connection, task, tenant)
         return row
 
 

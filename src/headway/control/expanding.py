@@ -23,7 +23,7 @@ from headway.control.clock import Clock
 from headway.control.definitions import Definitions, Interned
 from headway.control.identity import IdSource
 from headway.control.record import fail_waiting
-from headway.control.settle import Effects, settle
+from headway.control.settle import Effects, end_waiting, settle
 from headway.domain import fanout
 from headway.domain.checks import NAME_LIMIT
 from headway.domain.lifecycle import State
@@ -44,6 +44,7 @@ _EXPANDED = query("fanout.expanded")
 _HOLD = query("fanout.hold")
 _RESULT_OF = query("fanout.result_of")
 _SIZE = query("fanout.size")
+_NOT_WELL = query("fanout.not_well")
 _RESULTS = query("fanout.results")
 _GATHER = query("fanout.gather")
 
@@ -160,15 +161,19 @@ class Expander:
         ]  # fmt: skip
         await copy_tasks(connection, rows)
         effects.scheduled |= await bounded_waiting.remember(connection, zip(ids, kinds, strict=True))
-        await copy_edges(connection, [copy.edge_row(id, task["id"], When.SUCCEEDED) for id in ids])
+        await copy_edges(connection, [copy.edge_row(id, task["id"], When.DONE) for id in ids])
         effects.ready += [
             (task["tenant"], kind.shape, (copy.to_datetime(now_us + kind.tolerance_us), kind.cap_ms, id))
             for id, kind in zip(ids, kinds, strict=True)
         ]
 
     async def _gather(self, connection: Connection, fan: Any, effects: Effects) -> None:
-        """All of its tasks have succeeded. Their results are its own, when they are not too much together."""
+        """All of its tasks have ended. When they succeeded their results are its own, if they are not too much together."""
         span = fan["task"], fan["first"], fan["last"]
+        ill = await connection.fetchrow(_NOT_WELL, *span)
+        if ill["first"] is not None:
+            await self._skip(connection, fan["task"], ill, effects)
+            return
         result = None
         if await connection.fetchval(_SIZE, *span) < MOST_RESULTS:
             rows = await connection.fetch(_RESULTS, *span)
@@ -180,6 +185,15 @@ class Expander:
         if done["tree"] is not None:
             effects.levels.end(done["tree"], done["level"], State.SUCCEEDED, ended_ms=now_ms)
         await settle(connection, [(done["id"], State.SUCCEEDED)] if done["has_dependants"] else [], effects)
+
+
+    async def _skip(self, connection: Connection, task: int, ill: Any, effects: Effects) -> None:
+        """One of its tasks did not succeed, so there is no list of results. To what waits for it this is a failure if that was one."""
+        await connection.execute(_SETTLED, task)
+        reason = ErrorInfo("DependencyFailed", f"task {ill['first']}, one of those it stands for, did not succeed")
+        ended = await end_waiting(connection, [task], State.SKIPPED, [reason], effects)
+        seen_as = State.FAILED if ill["failed"] else State.SKIPPED
+        await settle(connection, [(one, seen_as) for one, _ in ended], effects)
 
 
 def _filled(words: Definition, item: Any, index: int) -> Definition:

@@ -36,6 +36,7 @@ _SUMS = query("tree.sums")
 _ANY = query("tree.live_ids")
 _TREE, _STAGE, _KNOWN, _COLLECT = (query(f"restore.{name}") for name in ("tree", "stage", "known", "collect"))
 _LOCK, _REFUSE, _COUNT, _LEVELS = (query(f"restore.{name}") for name in ("lock_upstream", "refuse", "count", "sums"))
+_LOCK_BEHIND, _AGAIN = query("restore.lock_downstream"), query("restore.wait_again")
 _KEEP, _DEAD, _ENDED, _FANS = (query(f"restore.{name}") for name in ("keep_attempts", "dead", "ended", "fans"))
 _READY, _BEGIN, _LOWEST, _SPAN, _TELL = (query(f"restore.{name}") for name in ("ready", "begin", "lowest", "span", "tell"))
 
@@ -106,6 +107,8 @@ async def _retry(connection: Connection, tree: int, tenant: int | None, effects:
     await connection.execute(_STAGE)
     await connection.execute(_COLLECT, tree, _states(sums))
     await connection.fetch(_LOCK)
+    await connection.fetch(_LOCK_BEHIND)
+    await connection.execute(_COLLECT, tree, _states(sums))
     while await connection.execute(_REFUSE) != "DELETE 0":
         pass
     levels = await connection.fetch(_LEVELS)
@@ -113,7 +116,7 @@ async def _retry(connection: Connection, tree: int, tenant: int | None, effects:
         raise Conflict(f"nothing of tree {tree} failed", hint="only what failed, expired or was cancelled is run again")
     await _begin(connection, row)
     await ensure_days_of(connection, _a_day_apart(*await connection.fetchrow(_SPAN)))
-    for statement in (_KEEP, _DEAD, _ENDED, _FANS):
+    for statement in (_AGAIN, _KEEP, _DEAD, _ENDED, _FANS):
         await connection.execute(statement)
     await bounded_waiting.remember_restored(connection)
     for one in levels:

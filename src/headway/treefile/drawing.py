@@ -49,13 +49,18 @@ def _predicted(task: TreeTask, times: Times) -> dict[str, float]:
     return {"predicted_s": round(times[task.name], 3)} if task.name in times else {}
 
 
+def heading(tree: Tree) -> str:
+    """A tree in a line."""
+    kind = ", strict" if tree.strict else ""
+    return f"{tree.name}: {_count(len(tree.tasks), 'task')} on {_count(len(tree.levels), 'level')}{kind}"
+
+
 def text(tree: Tree, times: Times = _NO_TIMES) -> str:
     """Levels from the first that runs to the root; `*` marks the critical path. Times are those that history predicts."""
     path = critical_path(tree, times)
     critical = set(path)
     width = max((len(task.name) for task in tree.tasks), default=0)
-    kind = ", strict" if tree.strict else ""
-    lines = [f"{tree.name}: {_count(len(tree.tasks), 'task')} on {_count(len(tree.levels), 'level')}{kind}"]
+    lines = [heading(tree)]
     for level, tasks in tree.levels.items():
         notes = [f"{len(tasks)} at the same time"] if len(tasks) > 1 else []
         if known := [times[task.name] for task in tasks if task.name in times]:

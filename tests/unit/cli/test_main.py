@@ -95,6 +95,7 @@ def test_an_option_before_the_command_is_told_where_options_go(capsys: pytest.Ca
         (["node", "lss"], "'ls'"),
         (["ls", "--since", "yesterday"], '"1h30m"'),
         (["submit", "--label", "web", "--", "true"], "KEY=VALUE"),
+        (["ls", "--trees", "--state", "failed"], "--name only"),
         (["submit"], "nothing to run"),
         (["dead", "retry"], "--fingerprint"),
         (["dead", "purge", "--all"], "--yes"),

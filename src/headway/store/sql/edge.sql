@@ -29,6 +29,15 @@ with found as materialized (
 )
 select size.count, size.doomed, released.* from size left join released on true;
 
+-- name: wait_again
+-- Failed tasks are to run once more. What still waits, and had its wish for one of them, waits for it again: its end will be counted again.
+with hit as materialized (
+    select e.downstream, count(*)::int as n from unnest($1::bigint[]) u (id) cross join lateral (
+        select downstream from edge where upstream = u.id and kind in (1, 2) offset 0
+    ) e group by e.downstream order by e.downstream
+)
+update task t set blocked_on = t.blocked_on + hit.n from hit where t.id between hit.downstream and hit.downstream and +t.state = 0;
+
 -- name: doomed
 -- Dependants whose wish can no longer come true: they will be skipped.
 select t.id, min(u.id) as upstream from unnest($1::bigint[]) u (id) cross join lateral (

@@ -31,6 +31,13 @@ update task set blocked_on = $2 + 1 where id = $1;
 -- The result of a task that has ended well.
 select result from task_history where id = $1;
 
+-- name: not_well
+-- The first of its tasks that did not succeed, and whether one of those failed or expired. None: all went well.
+select min(u.id) as first, bool_or(u.state in (7, 10)) as failed from (
+    select id, state from task_history where id between $2 and $3 and state <> 6
+    union all select id, 7 from dead_letter where id between $2 and $3
+) u cross join lateral (select 1 from edge where upstream = u.id and downstream = $1 offset 0) e;
+
 -- name: results
 -- The results of its tasks, in the order of the items.
 select h.result from edge e join task_history h on h.id = e.upstream

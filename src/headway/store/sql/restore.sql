@@ -14,16 +14,30 @@ select (select count(*) from task where tree = $1) + (select count(*) from task_
     + (select count(*) from dead_letter where tree = $1);
 
 -- name: collect
--- Everything that did not succeed and was not spared; $2: which final states.
+-- Everything that did not succeed and was not spared; $2: which final states. Asked again, what ended meanwhile.
 insert into restore (id, level, cap_ms, state)
 select id, level, cap_ms, state from dead_letter where tree = $1 and state = any ($2::smallint[])
 union all
 select id, level, cap_ms, state from task_history
-where tree = $1 and state = any ($2::smallint[]) and (state <> 9 or error is null or error not like '{"type":"NotNeeded"%');
+where tree = $1 and state = any ($2::smallint[]) and (state <> 9 or error is null or error not like '{"type":"NotNeeded"%')
+on conflict do nothing;
 
 -- name: lock_upstream
 -- Tasks that are still to run and that those to restore wait for: locked, so that their end comes before or after us.
 select t.id from task t where t.id in (select e.upstream from restore r join edge e on e.downstream = r.id) order by t.id for update;
+
+-- name: lock_downstream
+-- Tasks that still wait, and had their wish for one of those to restore: locked, so that they do not go on before it is withdrawn.
+select t.id from task t where t.state = 0 and t.id in (select e.downstream from restore r join edge e on e.upstream = r.id where e.kind in (1, 2))
+order by t.id for update;
+
+-- name: wait_again
+-- They wait for it again: its end will be counted again.
+with hit as materialized (
+    select e.downstream, count(*)::int as n from restore r join edge e on e.upstream = r.id
+    where e.kind = 1 or (e.kind = 2 and r.state in (7, 10)) group by e.downstream order by e.downstream
+)
+update task t set blocked_on = t.blocked_on + hit.n from hit where t.id between hit.downstream and hit.downstream and +t.state = 0;
 
 -- name: refuse
 -- Those whose wish still cannot come true, because of a task that is not tried again. Repeated until there are none.
