@@ -36,7 +36,7 @@ with hit as materialized (
         select downstream from edge where upstream = u.id and kind in (1, 2) offset 0
     ) e group by e.downstream order by e.downstream
 )
-update task t set blocked_on = t.blocked_on + hit.n from hit where t.id between hit.downstream and hit.downstream and +t.state = 0;
+update task t set blocked_on = t.blocked_on + hit.n from hit where t.id between hit.downstream and hit.downstream and t.blocked_on > 0;
 
 -- name: doomed
 -- Dependants whose wish can no longer come true: they will be skipped.

@@ -37,7 +37,7 @@ with hit as materialized (
     select e.downstream, count(*)::int as n from restore r join edge e on e.upstream = r.id
     where e.kind = 1 or (e.kind = 2 and r.state in (7, 10)) group by e.downstream order by e.downstream
 )
-update task t set blocked_on = t.blocked_on + hit.n from hit where t.id between hit.downstream and hit.downstream and +t.state = 0;
+update task t set blocked_on = t.blocked_on + hit.n from hit where t.id between hit.downstream and hit.downstream and t.blocked_on > 0;
 
 -- name: refuse
 -- Those whose wish still cannot come true, because of a task that is not tried again. Repeated until there are none.
