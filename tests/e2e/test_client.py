@@ -134,6 +134,9 @@ def test_dead_letters_are_grouped_edited_and_sent_again(hw: Client) -> None:
     assert handle.wait(SOON).state == "failed"
     group = next(group for group in hw.dead_groups() if group.name == "dying")
     assert group.example == handle.id
+    with pytest.raises(errors.InvalidInput, match="'comand' cannot be changed") as caught:
+        hw.retry(handle.id, edit={"comand": "true"})
+    assert caught.value.hint == "did you mean 'command'?"
     hw.retry(handle.id, edit={"command": "true"})
     assert hw.wait([handle.id], timeout=SOON)[0].state == "succeeded"
 

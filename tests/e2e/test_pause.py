@@ -145,7 +145,6 @@ def test_a_waiting_task_that_is_paused_does_not_start(up: Upped, client: Client,
 
 
 def test_a_signal_reaches_the_program_and_only_a_running_one(up: Upped, client: Client, tmp_path: Path) -> None:
-    # It ends only when it is told: an end that is faster than the answer would be a conflict.
     text = f"trap 'echo got it; code=7' USR1; touch {tmp_path}/on; while [ ! -e {tmp_path}/go ]; do sleep 0.02; done; exit $code"
     task = client.submit(command=["/bin/sh", "-c", text]).id
     until(lambda: (tmp_path / "on").exists())
@@ -158,3 +157,15 @@ def test_a_signal_reaches_the_program_and_only_a_running_one(up: Upped, client: 
     assert "has failed already" in late.stderr
     wrong = up.headway("signal", "KILL", task)
     assert wrong.returncode != 0
+
+
+def test_a_program_that_ends_of_its_signal_did_as_it_was_told(up: Upped, client: Client, tmp_path: Path) -> None:
+    # Its end comes before the answer or after it: three of five did when this was an error.
+    commands = [["/bin/sh", "-c", f"touch {tmp_path}/{n}; exec sleep 300"] for n in range(5)]
+    tasks = [client.submit(command=command, resources={"cpus": 0.1}).id for command in commands]
+    until(lambda: len(list(tmp_path.iterdir())) == len(tasks))
+    for task in tasks:
+        told = up.headway("signal", "TERM", task)
+        assert told.returncode == 0, told.stderr
+        assert ("has failed meanwhile" in told.stderr) == ("failed" in told.stdout)
+    assert {view.outcome for view in client.wait(tasks, timeout=120)} == {"signal"}

@@ -90,6 +90,7 @@ async def test_who_does_not_know_the_authority_refuses_the_server_at_once_and_sa
     listed = headway(server, "ls")
     assert listed.returncode == 69
     assert "certificate" in listed.stderr
+    assert "hint: HEADWAY_TLS_CA names the authority" in listed.stderr
     plain = Http(server.url.replace("https:", "http:"), token=TOKEN)
     with pytest.raises(ConnectionError):
         await plain.request("GET", "/livez")

@@ -83,6 +83,11 @@ def test_doctor_fails_on_a_token_that_others_can_read(folder: Path) -> None:
     assert f"→ chmod 600 {folder}/token" in said.stdout
 
 
+def test_doctor_says_nothing_of_the_database_of_a_server_elsewhere(folder: Path) -> None:
+    check = examined(headway(folder, "doctor", "--url", "http://127.0.0.1:9", "--json"))["database"]
+    assert (check["state"], check["found"]) == ("ok", "the server's own, not looked at (--database URL does)")
+
+
 def test_doctor_fails_on_a_database_it_cannot_reach_and_on_a_server_that_does_not_answer(folder: Path) -> None:
     url = "http://127.0.0.1:9"
     said = headway(folder, "doctor", "--database", "postgresql://nobody@127.0.0.1:9/none", "--url", url, "--json")

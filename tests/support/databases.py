@@ -1,13 +1,19 @@
-"""Databases for tests: one real PostgreSQL for each test process, a migrated template, a fresh clone for each test."""
+"""Databases for tests: one real PostgreSQL for each test process, a migrated template, a fresh clone for each test.
+
+With `HEADWAY_TEST_DATABASE` (the address of a superuser) they are made on that server instead, beside those of other
+test processes: so the same tests hold for the oldest PostgreSQL that is promised.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import asyncpg
 
@@ -31,43 +37,55 @@ class Databases:
     """Makes and drops the databases of one test process."""
 
     def __init__(self, folder: Path) -> None:
-        self.postgres = Postgres(folder, settings=FAST)
+        self._outside = os.environ.get("HEADWAY_TEST_DATABASE")
+        self._postgres = Postgres(folder, settings=FAST)
         self._numbers = itertools.count(1)
         self._template: str | None = None
 
     def start(self) -> None:
-        self.postgres.start()
+        if not self._outside:
+            self._postgres.start()
 
     def stop(self) -> None:
-        self.postgres.stop()
+        if self._template is not None:
+            self._drop(self._template)
+        if not self._outside:
+            self._postgres.stop()
 
     def dsn(self, name: str) -> str:
-        return self.postgres.dsn.replace("/postgres?", f"/{name}?")
+        return urlsplit(self._root)._replace(path=f"/{name}").geturl()
+
+    @property
+    def _root(self) -> str:
+        return self._outside or self._postgres.dsn
 
     @property
     def template(self) -> str:
         """The name of the migrated database that others are cloned from."""
         if self._template is None:
-            self._admin("create database template_headway")
-            run(self._fill(self.dsn("template_headway")))
-            self._template = "template_headway"
+            name = self._create("")
+            run(self._fill(self.dsn(name)))
+            self._template = name
         return self._template
 
     def empty(self) -> str:
         """The DSN of a new database without any of our tables."""
-        name = f"test_{next(self._numbers)}"
-        self._admin(f"create database {name}")
-        return self.dsn(name)
+        return self.dsn(self._create(""))
 
     def clone(self) -> str:
         """The DSN of a new database with our tables and the lifecycle's trigger."""
-        name = f"test_{next(self._numbers)}"
         # 17 ms; with `strategy wal_log` it is 42 (median of 15).
-        self._admin(f"create database {name} template {self.template} strategy file_copy")
-        return self.dsn(name)
+        return self.dsn(self._create(f"template {self.template} strategy file_copy"))
 
     def drop(self, dsn: str) -> None:
-        name = dsn.split("@/", 1)[1].split("?", 1)[0]
+        self._drop(urlsplit(dsn).path.removeprefix("/"))
+
+    def _create(self, how: str) -> str:
+        name = f"headway_test_{os.getpid()}_{next(self._numbers)}"
+        self._admin(f"create database {name} {how}")
+        return name
+
+    def _drop(self, name: str) -> None:
         self._admin(f"drop database if exists {name} with (force)")
 
     async def _fill(self, dsn: str) -> None:
@@ -75,7 +93,7 @@ class Databases:
         await _execute(dsn, lifecycle_trigger.sql())
 
     def _admin(self, statement: str) -> None:
-        run(_execute(self.postgres.dsn, statement))
+        run(_execute(self._root, statement))
 
 
 async def _execute(dsn: str, statement: str) -> None:

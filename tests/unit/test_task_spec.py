@@ -18,6 +18,11 @@ def spec(**fields) -> TaskSpec:
     return msgspec.convert({"command": ["true"], **fields}, TaskSpec)
 
 
+def test_what_a_task_runs_is_said_so_that_a_shell_understands_it():
+    assert define(spec(command=["sh", "-c", "echo $HOME; exit 3"])).what == "sh -c 'echo $HOME; exit 3'"
+    assert define(spec(command=None, executable="/srv/my report.sh", args=["-v"])).what == "'/srv/my report.sh' -v"
+
+
 def test_defaults_are_those_of_the_specification():
     made = define(spec())
     assert (made.attempts, made.cap_ms, made.tolerance_ms, made.category) == (1, 600_000, 60_000, Category.DELAYABLE)

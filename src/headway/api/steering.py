@@ -58,11 +58,18 @@ async def _steer(request: Http, task_id: str, word: str) -> Response[bytes]:
         number = await core.steering.resume(task, caller.scope)
     said = await core.steering.answer(number, wait) if number is not None else "done"
     row = await one(core, task, caller.scope)
-    if word == "signal" and said not in (None, "signalled"):
-        raise Conflict(f"the signal was not sent: {said.removeprefix('refused: ')}", hint="only a running program can be sent one")
+    if word == "signal":
+        return answer(task_view(row), _signalled(said, ended=State(row["state"]).final))
     if State(row["state"]).final:
         raise Conflict(f"task {task} has {State(row['state']).word} meanwhile")
     return answer(task_view(row), 202 if said is None else 200)
+
+
+def _signalled(said: str | None, *, ended: bool) -> int:
+    """The status of an answer to a signal. A program that ended meanwhile, of it or by itself, is no error."""
+    if said is not None and said.startswith("refused: "):
+        raise Conflict(f"the signal was not sent: {said.removeprefix('refused: ')}", hint="only a running program can be sent one")
+    return 202 if said is None and not ended else 200
 
 
 ROUTES = [pause, resume, signal]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -108,6 +109,9 @@ def _steer(terminal: Terminal, ids: list[str], word: str, wait: str, body: dict[
         paths = [with_query(task_path(one, word), {"wait": wait}) for one in ids]
         tasks = [await server.post(path, TaskView, body, timeout=90.0) for path in paths]
         terminal.answer(tasks, ids=[task.id for task in tasks], table=lambda: _changed(tasks))
+        for task in tasks:
+            if task.ended_at is not None:
+                print(f"headway: task {task.id} has {task.state} meanwhile", file=sys.stderr)
 
     talk(terminal, ask)
 

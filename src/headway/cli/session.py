@@ -26,6 +26,11 @@ P = TypeVar("P", bound="Paged")
 PAGE = 1000
 PATIENCE_S = 30.0  # of a task whose server is away
 PAUSE_S = 0.3
+# By the reason that OpenSSL gives: the module ssl is loaded by none but those who speak TLS.
+TLS_HINTS = {
+    "CERTIFICATE_VERIFY_FAILED": "HEADWAY_TLS_CA names the authority that signed its certificate",
+    "WRONG_VERSION_NUMBER": "that server does not speak TLS: its address begins with http://",
+}
 
 
 class Paged(Protocol):
@@ -156,7 +161,10 @@ async def _talk(terminal: Terminal, ask: Callable[[Server], Awaitable[T]]) -> T:
 
 
 def no_answer(url: str, error: Exception) -> Unavailable:
-    hint = "is it running? `headway up` starts one on this machine; --url or HEADWAY_URL names another"
+    hint = TLS_HINTS.get(
+        getattr(error.__cause__, "reason", ""),
+        "is it running? `headway up` starts one on this machine; --url or HEADWAY_URL names another",
+    )
     reason = str(error).removeprefix(f"{url}: ") or type(error).__name__
     return Unavailable(f"no server answers at {url}: {reason}", hint=hint)
 

@@ -84,7 +84,7 @@ def draw(frame: Frame, *, lines: int) -> str:
     states = "  ".join(f"{paint(state)} {count:,}" for state, count in stats.states.items() if count) or "none"
     taken = stats.total_cpus - stats.free_cpus
     parts = [
-        f"headway {stats.version}   {stats.servers} servers   "
+        f"headway {stats.version}   {stats.servers} server{'' if stats.servers == 1 else 's'}   "
         f"submitted {stats.submitted_per_s:,.0f}/s   finished {stats.finished_per_s:,.0f}/s\n"
         f"cpus   {bar(taken, stats.total_cpus)} {taken:g} of {stats.total_cpus:g}\n"
         f"tasks  {states}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 from dataclasses import dataclass
 from typing import Any
@@ -140,11 +141,9 @@ def edit_definition(old: Definition, changes: dict[str, Any], terms: Terms) -> D
     allowed = set(TaskSpec.__struct_fields__) - {"input", "after", "at", "idempotency_key", "name", "labels", "size"}
     for field in changes:
         if field not in allowed:
-            raise InvalidInput(
-                f"edit: {field!r} cannot be changed here",
-                field=f"edit.{field}",
-                hint=f"one of {', '.join(sorted(allowed))}",
-            )
+            near = difflib.get_close_matches(field, sorted(allowed), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(sorted(allowed))}"
+            raise InvalidInput(f"edit: {field[:40]!r} cannot be changed here", field=f"edit.{field[:40]}", hint=hint)
     try:
         merged = msgspec.convert({**_said(as_spec(old)), **changes}, TaskSpec)
     except msgspec.ValidationError as error:

@@ -5,6 +5,7 @@ What a user says is in spec.py; define.py makes the one out of the other.
 
 from __future__ import annotations
 
+import shlex
 from enum import IntEnum
 
 import msgspec
@@ -77,14 +78,14 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def what(self) -> str:
-        """What it runs, in one line."""
+        """What it runs, in one line that a shell would understand."""
         if self.content.image:
-            return " ".join((self.content.image, *(self.content.commands or self.args)))
+            return " ".join((self.content.image, *(self.content.commands or map(shlex.quote, self.args))))
         if self.function:
             return self.function
         if self.stages:
             return " → ".join(stage.name for stage in self.stages)
-        return " ".join((*self.command, *self.args) if self.command else (self.executable, *self.args))
+        return shlex.join((*self.command, *self.args) if self.command else (self.executable, *self.args))
 
 
 class Edge(msgspec.Struct, frozen=True):
