@@ -17,18 +17,17 @@ _decode = msgspec.msgpack.Decoder(ToExchange).decode
 class Link(asyncio.Protocol):
     """Sends messages to a supervisor, calls `heard` for each of its own, and `ended` is set when it is gone."""
 
-    def __init__(self, heard: Callable[[object], None]) -> None:
-        self._heard = heard
+    def __init__(self) -> None:
+        self._heard: Callable[[object], None] = lambda message: None
         self._frames = Frames()
         self._transport: asyncio.Transport | None = None
         self.ended = asyncio.Event()
 
-    @classmethod
-    async def connect(cls, sock: socket.socket, heard: Callable[[object], None]) -> Link:
+    async def connect(self, sock: socket.socket, heard: Callable[[object], None]) -> None:
+        """What the supervisor has said already is heard before this returns."""
+        self._heard = heard
         sock.setblocking(False)
-        loop = asyncio.get_running_loop()
-        _, link = await loop.create_connection(lambda: cls(heard), sock=sock)
-        return link
+        await asyncio.get_running_loop().create_connection(lambda: self, sock=sock)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)

@@ -27,6 +27,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import uvloop
 
 from headway.agent import tree
 from headway.agent.clock import boottime
@@ -61,7 +62,7 @@ def run(settings: Settings) -> int:
     configure(log_format=settings.log_format, log_level=settings.log_level)
     agent = Agent(settings)
     agent.take_over()
-    return asyncio.run(agent.run())
+    return int(uvloop.run(agent.run()))
 
 
 def adopt() -> None:
@@ -75,7 +76,7 @@ def adopt() -> None:
     configure(log_format=settings.log_format, log_level=settings.log_level)
     agent = Agent(settings)
     agent.adopted(message.supervisor, sock)
-    raise SystemExit(asyncio.run(agent.run()))
+    raise SystemExit(uvloop.run(agent.run()))
 
 
 class Agent:
@@ -166,13 +167,13 @@ class Agent:
         if self._sock is None:
             self._start_supervisor()
         assert self._sock is not None
-        side: ExchangeSide
-        link = await Link.connect(self._sock, lambda message: side.hear(message))
         register = Register(
             name=self.settings.node_name, boot="", capacity=self.capacity, protocol=PROTOCOL, version=VERSION,
             machine=_machine(self.work_dir),
         )  # fmt: skip
+        link = Link()
         side = ExchangeSide(servers, link, register, log)
+        await link.connect(self._sock, side.hear)
         if fresh:
             amounts = list(self.capacity.amounts())
             link.send(Setup(msgspec.msgpack.encode(self.settings), self.instance, self.work_dir, amounts))
