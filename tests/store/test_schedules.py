@@ -354,7 +354,26 @@ async def test_a_schedule_that_cannot_fire_is_stopped_and_does_not_hold_up_the_o
             return await fetch(core, "select problem from schedule where name = 'bad' and paused_at is not null")
 
         assert "could not fire" in (await eventually(stopped))[0]["problem"]
-        assert len(await fetch(core, "select 1 from event where kind = 'alert.schedule_stopped'")) == 1
+        told = await fetch(core, "select data from event where kind = 'alert.schedule_stopped'")
+        assert [msgspec.json.decode(row["data"])["schedule"] for row in told] == ["bad"], told
+
+
+@pytest.mark.parametrize("paused", [False, True])
+async def test_what_cannot_fire_is_given_up_once_though_a_person_asked_for_it(dsn, paused):
+    async with engine(dsn) as core:
+        now = datetime.datetime.now(datetime.UTC)
+        await apply(core, "bad", start=(now - 3 * HOUR).isoformat())
+        await fetch(core, "update schedule set body = '{\"task\": 7}', paused_at = case when $1 then clock_timestamp() end", paused)
+        assert len(await core.schedules.backfill(1, "bad", now - 3 * HOUR, now - HOUR, "allow")) == 2
+
+        async def given_up() -> bool:
+            return Fate.WAITING not in await fates(core, "bad")
+
+        await eventually(given_up)
+        assert await fates(core, "bad") == [Fate.SKIPPED, Fate.SKIPPED]
+        assert all("could not fire" in row["note"] for row in await firings(core, "bad"))
+        assert len(await fetch(core, "select 1 from event where kind = 'alert.schedule_stopped'")) == (not paused)
+        assert await core.firing.run_once() > 0  # nothing is left to be tried again and again
 
 
 async def test_jitter_delays_each_firing_by_less_than_its_length(dsn):

@@ -230,13 +230,13 @@ class Firing:
 
     async def _stop(self, number: int, error: Exception) -> None:
         text = error.detail if isinstance(error, HeadwayError) else str(error) or type(error).__name__
-        log("schedule.stopped", level="error", schedule=number, error=repr(error))
 
-        async def work(connection: Connection) -> None:
+        async def work(connection: Connection) -> str:
             await self.leader.fence(connection, "timekeeper")
-            await connection.execute(_STOP, number, f"it could not fire: {text}")
+            return str(await connection.execute(_STOP, number, f"it could not fire: {text}"))
 
-        await self.database.transact(work)
+        if await self.database.transact(work) == "INSERT 0 1":  # not if it is paused already
+            log("schedule.stopped", level="error", schedule=number, error=repr(error))
 
 
 def _up_to(most: int, rows: list[Any]) -> list[Any]:

@@ -71,9 +71,11 @@ where s.id = r.id;
 update schedule s set running = r.running::bigint[] from unnest($1::int[], $2::text[]) as r (id, running) where s.id = r.id;
 
 -- name: stop
--- A schedule that cannot fire is paused, and says why.
+-- A schedule that cannot fire is paused, and says why. What a person asked for would start though it is paused, so it is skipped.
 with stopped as (
     update schedule set paused_at = clock_timestamp(), problem = $2 where id = $1 and paused_at is null returning tenant, name
+), given_up as (
+    update firing set state = 2, note = $2, fired_at = clock_timestamp() where schedule = $1 and state = 0 and kind <> 0
 )
 insert into event (tenant, kind, data)
 select tenant, 'alert.schedule_stopped', json_build_object('schedule', name, 'problem', $2::text)::text from stopped;
