@@ -143,19 +143,19 @@ class _Joiner:
         if not isinstance(asked, ResultOf):
             return
         mark = element.each or element.mark
-        upstream = self.upstream(Edge(asked.result_of), mark)
+        upstream = self.upstream(Edge(asked.result_of), mark, "for_each")
         if len(upstream) != 1:
             self.reader.fail(mark, f"for_each: {asked.result_of!r} is a list of tasks, and one result is needed", hint="name one task")
         asked.result_of = upstream[0]
         self.marks.setdefault(_name(element), mark)
         self.edges[_name(element)].setdefault(upstream[0], When.SUCCEEDED)
 
-    def upstream(self, edge: Edge, mark: Mark) -> list[str | int]:
+    def upstream(self, edge: Edge, mark: Mark, word: str = "after") -> list[str | int]:
         """The tasks an edge names. A number that is no task's name is the id of a task submitted earlier."""
         name = str(edge.task)
         if name not in self.names and name.isascii() and name.isdigit():
             return [int(name)]
-        return list(self.lasts(self.find(name, mark, "after")))
+        return list(self.lasts(self.find(name, mark, word)))
 
     def ends(self, element: Element) -> list[Element]:
         """The elements directly below that nothing else below follows."""

@@ -23,7 +23,7 @@ from headway.treefile.document import Entry, Mapping, Mark, Node, Scalar, fail, 
 from headway.treefile.elements import check_defaults, is_tree, read_shape
 from headway.treefile.joining import join
 from headway.treefile.model import Tree
-from headway.treefile.values import Reader, describe, did_you_mean, is_nothing
+from headway.treefile.values import Reader, describe, did_you_mean, is_nothing, parameters_in
 
 _OF_FILE = ("parameters", "defaults")
 
@@ -114,7 +114,8 @@ class _File:
         if "parameters" not in entries:
             return {}
         found = {}
-        for name, entry in reader.mapping(entries["parameters"].value, "parameters").entries.items():
+        declared = reader.mapping(entries["parameters"].value, "parameters").entries
+        for name, entry in declared.items():
             self.known.add(name)
             if not name.replace("-", "_").isidentifier():
                 reader.fail(entry.key.mark, f"parameters: {name!r} is not a name", hint="letters, digits, '_' and '-'")
@@ -123,5 +124,17 @@ class _File:
             elif is_nothing(entry.value):
                 reader.fail(entry.key.mark, f"the parameter {name!r} has no default", hint=f"give --param {name}=VALUE")
             else:
+                _refuse_siblings(reader, name, entry.value, declared)
                 found[name] = reader.text(entry.value, f"parameters.{name}")
         return found
+
+
+def _refuse_siblings(reader: Reader, name: str, default: Node, declared: AnyMapping[str, Entry]) -> None:
+    """A default is a value, or made of parameters further out: there is no order among those of one list."""
+    others = parameters_in(default) & set(declared) - set(reader.parameters)
+    if others:
+        reader.fail(
+            default.mark,
+            f"parameters.{name}: a default cannot be made of {min(others)!r}, which is declared beside it",
+            hint="write the value itself, or put both into the task",
+        )

@@ -17,6 +17,7 @@ from headway.errors import InvalidInput
 from headway.treefile.document import Listing, Mapping, Mark, Node, Scalar, fail, missing_space
 
 DEEPEST = 100  # of an input; the encoder behind us is recursive
+LONGEST_NUMBER = 40  # of digits that an error repeats
 MOST_VALUES = 1_000_000  # aliases of aliases grow without end: a file of ten lines can mean a billion values
 
 _PARAMETER = re.compile(r"\$(\$)?\{([A-Za-z_][A-Za-z0-9_-]*)\}")
@@ -90,9 +91,9 @@ class Reader:
             return text
         found = resolve(text)
         if isinstance(found, float) and not math.isfinite(found):
-            self.fail(node.mark, f"{text} is not a finite number")
+            self.fail(node.mark, f"{_cut(text)} is not a finite number")
         if isinstance(found, int) and not -(2**63) <= found < 2**64:
-            self.fail(node.mark, f"the number {text} is too large", hint="put it in quotes to make it a text")
+            self.fail(node.mark, f"the number {_cut(text)} is too large", hint="put it in quotes to make it a text")
         return found
 
     def fill(self, node: Scalar) -> str:
@@ -150,3 +151,12 @@ def describe(node: Node) -> str:
     if node.plain and isinstance(resolve(node.text), bool | int | float):
         return short
     return f"the text {short!r}"
+
+
+def _cut(number: str) -> str:
+    return number if len(number) <= LONGEST_NUMBER else f"{number[:LONGEST_NUMBER]}… ({len(number)} characters)"
+
+
+def parameters_in(node: Node) -> set[str]:
+    """The parameters that a text is made of."""
+    return {name for escaped, name in _PARAMETER.findall(node.text) if not escaped} if isinstance(node, Scalar) else set()
