@@ -45,6 +45,7 @@ _LEADS = Gauge("headway_leader", "1 when this server leads the duty", ["duty"], 
 QUEUE_DEPTH = Gauge("headway_queue_depth", "Waiting tasks", ["queue", "state"], registry=registry)
 QUEUE_OLDEST = Gauge("headway_queue_oldest_age_seconds", "Age of the oldest ready task", ["queue"], registry=registry)
 DEAD_LETTERS = Gauge("headway_dlq_size", "Dead letters", registry=registry)
+NODES = Gauge("headway_nodes", "Nodes", ["state"], registry=registry)
 NODE_CAPACITY = Gauge("headway_node_resource_capacity", "Capacity of the fleet", ["resource"], registry=registry)
 NODE_ALLOCATED = Gauge("headway_node_resource_allocated", "Allocated on the fleet", ["resource"], registry=registry)
 

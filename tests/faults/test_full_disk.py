@@ -12,9 +12,13 @@ import asyncpg
 import msgspec
 import pytest
 
+from headway import Client
 from headway.wire.http import Http
+from headway.wire.views.fleet import NodeView
+from tests.support.agents import running_agent, until
 from tests.support.checker import assert_sound
-from tests.support.upped import Upped, upped
+from tests.support.cluster import AGENT_TOKEN, TOKEN, Server
+from tests.support.upped import COMMAND, Upped, clean_environment, upped
 
 MIB = 2**20
 
@@ -105,3 +109,37 @@ async def all_final(up: Upped, acknowledged: list[str]) -> None:
         finally:
             await connection.close()
         await assert_sound(up.dsn, ids)
+
+
+async def test_a_node_without_room_takes_no_tasks_says_why_and_takes_them_again(dsn: str, small_disk: Path, tmp_path: Path) -> None:
+    server = Server("server", tmp_path, dsn, {})
+    await server.start()
+    try:
+        with running_agent(small_disk / "agent", server.url, token=AGENT_TOKEN), Client(server.url, TOKEN) as client:
+            # Its input is a file of the work folder: without room there the program cannot be started.
+            work = {"command": ["sh", "-c", "cat $HEADWAY_INPUT > $HEADWAY_RESULT"], "input": "x" * 100_000, "retry": {"interval": 0.1}}
+            assert client.submit(work).result(timeout=120) == work["input"]
+            filler = fill(small_disk)
+            caught = client.submit(work)  # may reach the node before the node has noticed
+            node = until(lambda: in_state(client, "quarantined"))
+            assert "free in its work folder, less than" in node.trouble
+            waiting = client.submit(work)
+            explained = headway(server, "explain", waiting.id)
+            assert "takes no new tasks: it has " in explained, explained
+            assert node.trouble in headway(server, "node", "show", node.name)
+            os.unlink(filler)
+            for handle in (caught, waiting):
+                assert handle.result(timeout=120) == work["input"]
+            until(lambda: in_state(client, "up"))
+            assert {view.attempts for view in client.wait([caught.id, waiting.id])} == {1}
+    finally:
+        server.kill()
+
+
+def in_state(client: Client, state: str) -> NodeView | None:
+    return next((node for node in client.nodes() if node.state == state), None)
+
+
+def headway(server: Server, *words: str) -> str:
+    environment = clean_environment(HEADWAY_URL=server.url, HEADWAY_TOKEN=TOKEN)
+    return subprocess.run([*COMMAND, *words], env=environment, capture_output=True, text=True, timeout=120, check=False).stdout

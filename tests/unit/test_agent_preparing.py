@@ -77,6 +77,12 @@ def test_what_cannot_be_prepared_is_told_with_the_log() -> None:
     assert brain.held() == []
 
 
+def test_what_the_disk_has_no_room_for_is_tried_again_later() -> None:
+    brain = machine()
+    brain.handle(arrived(order(1)))
+    assert outcomes(brain.handle(Prepared(1, 1.0, "the upload could not be fetched", no_room=True))) == [(1, Outcome.TRY_LATER)]
+
+
 def test_cancelling_draining_and_fencing_reach_orders_in_preparation() -> None:
     brain = machine()
     brain.handle(arrived(order(1), order(2), order(3)))

@@ -22,7 +22,7 @@ class Said:
 
 def told(*parts: Part) -> ExchangeSide:
     """An exchange side that heard one report for each of the parts."""
-    side = ExchangeSide(cast(Any, None), cast(Any, Said()), cast(Any, None), log=lambda *_, **__: None)
+    side = ExchangeSide(cast(Any, None), cast(Any, Said()), cast(Any, None), log=lambda *_, **__: None, examine=lambda _: "")
     for number, part in enumerate(parts, 1):
         side.hear(Report(number, [part]))
     return side

@@ -105,8 +105,12 @@ class _News:
 
 
 class ExchangeSide:
-    def __init__(self, servers: Servers, link: Link, register: Register, log: Callable[..., None]) -> None:
+    def __init__(
+        self, servers: Servers, link: Link, register: Register, log: Callable[..., None], *, examine: Callable[[bool], str]
+    ) -> None:
         self.servers, self.link, self.log = servers, link, log
+        self._examine = examine  # what is wrong with this machine, given whether something was
+        self._trouble = ""
         self.register = register
         self.terms = Registered(0, 1.0, 3.0, 60.0, PROTOCOL, VERSION)
         self.boot = ""
@@ -163,7 +167,22 @@ class ExchangeSide:
     def drain(self) -> None:
         """Give back what has not begun and take nothing new."""
         self.draining = True
-        self.link.send(Drain(True))
+        self._tell_drain()
+
+    def _tell_drain(self) -> None:
+        self.link.send(Drain(self.draining or self._server_drains or bool(self._trouble)))
+
+    def _look(self) -> None:
+        """Whether this machine is fit for tasks. It says so when that changes, and with every heartbeat."""
+        before, now = self._trouble, self._examine(bool(self._trouble))
+        if bool(before) == bool(now):
+            return  # in the same words: what it has free changes all the time
+        self._trouble = now
+        if self._trouble:
+            self.log("agent.takes_nothing", level="error", reason=f"this node {self._trouble}")
+        else:
+            self.log("agent.takes_tasks_again")
+        self._tell_drain()
 
     @property
     def clear(self) -> bool:
@@ -289,8 +308,10 @@ class ExchangeSide:
         while True:
             state = await self.state()
             if state.boot == self.boot:
+                self._look()
                 sent = boottime()
                 head = self._head(heartbeat=True, held=_decode_refs(state.held))
+                head.trouble = self._trouble
                 answer = await self._call(head, timeout=timeout)
                 if answer is not None:
                     self._renew(_decode_head(answer), sent)
@@ -323,7 +344,7 @@ class ExchangeSide:
         self._leased.set()
         if head.drain != self._server_drains:
             self._server_drains = head.drain
-            self.link.send(Drain(head.drain or self.draining))
+            self._tell_drain()
 
     async def _accept(self, body: bytes, boot: str) -> None:
         """Hand orders on and wait until they are in the supervisor's hands: only then are they received."""

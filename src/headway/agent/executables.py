@@ -66,29 +66,25 @@ class Executables:
         process = Process(order, capture, boottime(), wall_ms())
         try:
             process.place = self._places.take(definition)
-        except NotStartable as error:
-            return process, not_started(process, str(error), wall_ms())
-        except OSError as error:
-            return process, not_started(process, f"the node could not prepare the task: {error}", wall_ms())
+        except (NotStartable, OSError) as error:
+            return process, not_started(process, error, wall_ms())
         return process, None
 
     def start(self, begun: list[tuple[Process, Definition]]) -> list[Finished]:
         """Start programs of attempts that have begun, the first or the next. Those that could not be started are finished."""
         prepared: list[tuple[Process, Definition, Launch]] = []
-        unable: list[tuple[Process, str]] = []
+        unable: list[tuple[Process, Exception]] = []
         for process, definition in begun:
             process.registered = False
             try:
                 self._places.make_ready(process.place)
                 prepared.append((process, definition, self._spawner.prepare(process, definition)))
-            except NotStartable as error:
-                unable.append((process, str(error)))
-            except OSError as error:
-                unable.append((process, f"the node could not prepare the task: {error}"))
+            except (NotStartable, OSError) as error:
+                unable.append((process, error))
         failed = self._spawner.launch(prepared)
         for process, _, _ in prepared:
             if (why := failed.get(process.order.id)) is not None:
-                unable.append((process, why))
+                unable.append((process, NotStartable(why)))
             else:
                 self._by_pid[process.pid] = self._by_task[process.order.id] = process
                 self._begun(process)

@@ -29,7 +29,7 @@ from typing import Any
 import msgspec
 import uvloop
 
-from headway.agent import tree
+from headway.agent import health, tree
 from headway.agent.clock import boottime
 from headway.agent.exchange import ExchangeSide, Servers
 from headway.agent.hardware import capacity
@@ -125,6 +125,12 @@ class Agent:
         if os.path.isdir(box_folder(self.settings.sandbox_dir, self.work_dir, self.instance)):
             self._offer_sandbox()
 
+    def _examine(self, before: bool) -> str:
+        folders = {"work": self.work_dir}
+        if "sandbox" in self.capacity.labels:
+            folders["sandbox"] = box_folder(self.settings.sandbox_dir, self.work_dir, self.instance)
+        return health.trouble(folders, before=before)
+
     def _kill_leftovers(self) -> None:
         supervisor = tree.carries(f"{PROCESS}={self.instance}")
         task = tree.carries(f"{INSTANCE}={self.instance}")
@@ -172,7 +178,7 @@ class Agent:
             machine=_machine(self.work_dir),
         )  # fmt: skip
         link = Link()
-        side = ExchangeSide(servers, link, register, log)
+        side = ExchangeSide(servers, link, register, log, examine=self._examine)
         await link.connect(self._sock, side.hear)
         if fresh:
             amounts = list(self.capacity.amounts())

@@ -125,7 +125,7 @@ class Preparations:
             self.ready[number] = answer
             self._sizes.update(answer.entries)
             self._make_room(number)
-        self._handle(Prepared(number, boottime(), answer.error, answer.log))
+        self._handle(Prepared(number, boottime(), answer.error, answer.log, answer.no_room))
         self._start()
 
     # --- the folder

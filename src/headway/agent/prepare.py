@@ -26,6 +26,7 @@ import msgspec
 
 from headway.agent import tree
 from headway.agent.fetching import CannotFetch, Servers, fetch_url
+from headway.agent.health import for_want_of_room
 from headway.agent.interpreters import NotStartable, in_volume
 from headway.agent.sandbox import SYSTEM
 from headway.agent.unpack import BadArchive, unpack
@@ -64,6 +65,7 @@ class Answer(msgspec.Struct, omit_defaults=True):
 
     error: str = ""
     log: str = ""
+    no_room: bool = False  # on the disk, that is why
     executable: str = ""  # where the fetched file is
     program: str = ""  # what was built from it
     image: bool = False  # the image is here
@@ -322,11 +324,11 @@ def main() -> None:
     try:
         answer = Preparation(job).run()
     except Failed as error:
-        answer = Answer(error=str(error), log=error.log)
+        answer = Answer(error=str(error), log=error.log, no_room=for_want_of_room(error, error.log))
     except (CannotFetch, BadArchive, NotStartable) as error:
-        answer = Answer(error=str(error))
+        answer = Answer(error=str(error), no_room=for_want_of_room(error))
     except OSError as error:
-        answer = Answer(error=f"the node could not prepare the task: {error}")
+        answer = Answer(error=f"the node could not prepare the task: {error}", no_room=for_want_of_room(error))
     os.write(1, msgspec.msgpack.encode(answer))
 
 

@@ -41,8 +41,9 @@ class Preparing:
         if not s.error:
             self.machine.enqueue(orders)
             return
+        outcome = Outcome.TRY_LATER if s.no_room else Outcome.NOT_STARTABLE  # a full disk is no fault of the task
         for order in orders:
-            self.machine.tell(order, Outcome.NOT_STARTABLE, ErrorInfo("PreparationFailed", s.error, s.log))
+            self.machine.tell(order, outcome, ErrorInfo("PreparationFailed", s.error, s.log))
 
     def remove(self, wanted: set[int]) -> list[Order]:
         """Take these task ids out. What they waited for is prepared all the same: the next one needs it too."""

@@ -14,6 +14,7 @@ from headway.agent import tree
 from headway.agent.contain import NOTE as OUT_OF_MEMORY
 from headway.agent.excess import OUTCOMES, said
 from headway.agent.granted import Granted
+from headway.agent.health import for_want_of_room
 from headway.agent.interpreters import NotStartable
 from headway.agent.output import Capture
 from headway.agent.places import Place, Places
@@ -247,7 +248,7 @@ def finish(process: Process, status: int, ended_ms: int, usage: Usage, box: Told
     order = process.order
     if process.isolated and os.WIFEXITED(status) and box.exit_code is None and process.excess is None:
         why = process.capture.stderr_tail.decode(errors="replace").strip() or f"it ended with {os.WEXITSTATUS(status)}"
-        return not_started(process, f"the sandbox could not be made: {why}", ended_ms)
+        return not_started(process, NotStartable(f"the sandbox could not be made: {why}"), ended_ms)
     finished = Finished(order.id, order.attempt, Outcome.SUCCEEDED, process.started_ms, ended_ms)
     finished.cpu_ms, finished.max_memory, finished.read_bytes, finished.written_bytes = usage
     code = exit_code(status, isolated=process.isolated)
@@ -285,10 +286,13 @@ def exit_code(status: int, *, isolated: bool) -> int:
     return 128 - code if isolated and 128 < code < 128 + signal.SIGRTMIN else code
 
 
-def not_started(process: Process, why: str, now_ms: int) -> Finished:
+def not_started(process: Process, why: Exception, now_ms: int) -> Finished:
+    """An attempt that did not come to its program. One for which the node's disk had no room waits, and uses no attempt."""
     order = process.order
-    error = error_text(ErrorInfo("NotStartable", why))
-    return Finished(order.id, order.attempt, Outcome.NOT_STARTABLE, process.started_ms, now_ms, error=error)
+    outcome = Outcome.TRY_LATER if for_want_of_room(why) else Outcome.NOT_STARTABLE
+    text = f"the node could not prepare the task: {why}" if isinstance(why, OSError) else str(why)
+    error = error_text(ErrorInfo("NotStartable", text))
+    return Finished(order.id, order.attempt, outcome, process.started_ms, now_ms, error=error)
 
 
 def _take_result(process: Process, finished: Finished) -> None:

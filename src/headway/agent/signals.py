@@ -28,6 +28,7 @@ class Prepared:
     now: float
     error: str = ""
     log: str = ""
+    no_room: bool = False  # on the node's disk, that is why
 
 
 @dataclass(slots=True)

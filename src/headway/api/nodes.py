@@ -108,6 +108,7 @@ async def views(core: Core) -> list[NodeView]:
             seen_at=node.seen_at,
             version=node.version,
             region=node.region,
+            trouble=node.trouble,
         )
         for node in core.fleet.nodes.values()
     ]

@@ -9,6 +9,7 @@ from headway import telemetry
 from headway.api.queues import shares_of
 from headway.api.request import PEOPLE, Http, answer, caller_of, core_of
 from headway.control.core import Core
+from headway.control.fleet import NODE_WORDS
 from headway.domain.resources import DIMENSIONS
 from headway.errors import Unavailable
 from headway.store.queries import query
@@ -35,9 +36,9 @@ async def stats(request: Http) -> Response[bytes]:
     nodes: dict[str, int] = {}
     for node in core.fleet.nodes.values():
         nodes[node.word] = nodes.get(node.word, 0) + 1
-    up = [node for node in core.fleet.nodes.values() if node.accepting]
+    up = [node for node in core.fleet.nodes.values() if not node.closed]
     total = sum(node.capacity.cpus_milli for node in up) / 1000
-    held = sum(room.capacity.cpus_milli - room.free[0] for room in core.planner.rooms.values() if room.accepting) / 1000
+    held = sum(room.capacity.cpus_milli - room.free[0] for room in core.planner.rooms.values() if not room.closed) / 1000
     rates = core.rates.now()
     return answer(
         Stats(
@@ -84,10 +85,12 @@ async def metrics(request: Http) -> Response[bytes]:
         telemetry.QUEUE_OLDEST.labels(queue=queue.name).set(queue.oldest_ready_s or 0.0)
     async with core.database.cold() as connection:
         telemetry.DEAD_LETTERS.set(await connection.fetchval(_DEAD))
+    for state in NODE_WORDS:
+        telemetry.NODES.labels(state=state).set(sum(node.word == state for node in core.fleet.nodes.values()))
     for i, dimension in enumerate(DIMENSIONS):
-        up = [node for node in core.fleet.nodes.values() if node.accepting]
+        up = [node for node in core.fleet.nodes.values() if not node.closed]
         telemetry.NODE_CAPACITY.labels(resource=dimension).set(sum(node.capacity.amounts()[i] for node in up))
-        rooms = [room for room in core.planner.rooms.values() if room.accepting]
+        rooms = [room for room in core.planner.rooms.values() if not room.closed]
         telemetry.NODE_ALLOCATED.labels(resource=dimension).set(sum(r.capacity.amounts()[i] - r.free[i] for r in rooms))
     return Response(generate_latest(telemetry.registry), media_type="text/plain; version=0.0.4")
 

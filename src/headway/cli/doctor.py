@@ -202,6 +202,8 @@ async def _server(settings: Settings) -> AsyncIterator[Check]:
     for one in nodes:
         if one.state == "lost":
             yield Check(f"node {one.name}", "warn", "lost", "is the machine, or its agent, down?")
+        elif one.trouble:
+            yield Check(f"node {one.name}", "warn", f"takes no new tasks: it {one.trouble}", "it takes them again when that is over")
 
 
 def _report(checks: list[Check]) -> str:

@@ -121,6 +121,7 @@ def _node(one: NodeView) -> str:
             ("node", one.name),
             ("id", one.id),
             ("state", paint(one.state)),
+            ("trouble", one.trouble),
             ("cpus", f"{one.allocated.cpus:g} of {one.cpus:g} taken"),
             ("memory", f"{size_text(one.allocated.memory)} of {size_text(one.memory)} taken"),
             ("disk", f"{size_text(one.allocated.disk)} of {size_text(one.disk)} taken"),

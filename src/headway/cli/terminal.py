@@ -175,7 +175,7 @@ def colours(stream: TextIO) -> bool:
 
 _STATE_COLOURS = {
     "succeeded": 32, "failed": 31, "expired": 31, "cancelled": 33, "skipped": 33, "running": 36, "leased": 36,
-    "up": 32, "lost": 31, "draining": 33, "ok": 32, "warn": 33, "fail": 31,
+    "up": 32, "lost": 31, "draining": 33, "quarantined": 31, "ok": 32, "warn": 33, "fail": 31,
 }  # fmt: skip
 
 

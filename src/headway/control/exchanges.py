@@ -37,6 +37,7 @@ from headway.wire.exchange import Control, Exchange, Order, Orders, Ref, Registe
 
 RECONCILE_S = 5.0
 LONGEST_POLL_S = 30.0
+LONGEST_TROUBLE = 200  # characters
 _BOOT_OF = query("node.boot_of")
 _REGISTER = query("node.register")
 _LEAVE = query("node.leave")
@@ -159,14 +160,15 @@ class Exchanges:
         if node.boot != session.boot or node.state == 1:
             self.sessions.close(session.node)
             return False
-        session.drain = node.drain
+        session.drain, session.trouble = node.drain, node.trouble
         await self.load_orders(session.node)
         return True
 
     async def _beat(self, session: Session, said: Exchange, reply: Orders) -> bool:
         """Commit the heartbeat; reconcile now and then. False: this boot is lost."""
+        trouble = said.trouble[:LONGEST_TROUBLE].replace("\0", "")
         try:
-            drain = await self.heartbeats.beat(session.node, session.boot)
+            drain = await self.heartbeats.beat(session.node, session.boot, trouble)
         except Unavailable:
             reply.hold = self._may_hold(session)
             return True
@@ -176,6 +178,9 @@ class Exchanges:
             return False
         reply.renewed = True
         session.drain = drain
+        if session.trouble != trouble:
+            session.trouble = trouble
+            await self.refresh_fleet()
         if said.draining and not said.held:
             await self._leave(session)
         elif said.held is not None and time.monotonic() - session.last_reconciled > RECONCILE_S:

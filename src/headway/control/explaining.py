@@ -121,7 +121,7 @@ class Explaining:
         """Every node with its room: the planner's own books if we keep them, else counted from the database."""
         if self.planner.leading_epoch >= 0:
             return list(self.planner.rooms.values())
-        rooms = {n.id: NodeRoom(n.id, n.name, n.capacity, accepting=n.accepting) for n in self.fleet.nodes.values()}
+        rooms = {n.id: NodeRoom(n.id, n.name, n.capacity, closed=n.closed) for n in self.fleet.nodes.values()}
         rows = await connection.fetch(_ALLOCATED, list(rooms))
         await self.definitions.load_shapes(row["shape"] for row in rows)
         for row in rows:

@@ -17,6 +17,8 @@ from headway.store.queries import query
 _ALL = query("node.all")
 UP, LOST, GONE = 0, 1, 2
 STATE_WORDS = {UP: "up", LOST: "lost", GONE: "gone"}
+DRAINING, QUARANTINED = "draining", "quarantined"
+NODE_WORDS = (*STATE_WORDS.values(), DRAINING, QUARANTINED)
 
 
 @dataclass(frozen=True)
@@ -26,18 +28,24 @@ class Node:
     boot: str
     state: int
     drain: bool
+    trouble: str
     capacity: Capacity
     region: str
     version: str
     seen_at: datetime.datetime
 
     @property
-    def accepting(self) -> bool:
-        return self.state == UP and not self.drain
+    def closed(self) -> str:
+        """Why it takes no new tasks; empty when it does."""
+        if self.state != UP:
+            return f"is {STATE_WORDS[self.state]}"
+        return "is draining" if self.drain else self.trouble
 
     @property
     def word(self) -> str:
-        return "draining" if self.state == UP and self.drain else STATE_WORDS[self.state]
+        if self.state != UP:
+            return STATE_WORDS[self.state]
+        return DRAINING if self.drain else QUARANTINED if self.trouble else STATE_WORDS[UP]
 
 
 @dataclass
@@ -52,13 +60,13 @@ class Fleet:
             rows = await connection.fetch(_ALL)
         nodes = {
             row["id"]: Node(
-                row["id"], row["name"], row["boot"], row["state"], row["drain"],
+                row["id"], row["name"], row["boot"], row["state"], row["drain"], row["trouble"],
                 msgspec.json.decode(row["capacity"], type=Capacity), row["region"], row["version"], row["seen_at"],
             )
             for row in rows
         }  # fmt: skip
-        changed = {i: (n.boot, n.state, n.drain, n.capacity) for i, n in nodes.items()} != {
-            i: (n.boot, n.state, n.drain, n.capacity) for i, n in self.nodes.items()
+        changed = {i: (n.boot, n.state, n.drain, n.trouble, n.capacity) for i, n in nodes.items()} != {
+            i: (n.boot, n.state, n.drain, n.trouble, n.capacity) for i, n in self.nodes.items()
         }
         self.nodes = nodes
         if changed:

@@ -228,7 +228,7 @@ class Planner:
 
     def spaces(self) -> list[Space]:
         """Every node with what is free there."""
-        return [Space(room.id, tuple(room.free), room.capacity, room.accepting) for room in self.rooms.values()]
+        return [Space(room.id, tuple(room.free), room.capacity, not room.closed) for room in self.rooms.values()]
 
     def given(self, group: Group, key: Key, node: int) -> None:
         """This task was given away, or is not what we thought: look again at its group and its node."""
@@ -268,7 +268,7 @@ class Planner:
         began = time.monotonic()
         await self._take_over_or_heal(began)
         self._follow_fleet()
-        if not any(room.accepting for room in self.rooms.values()):
+        if not any(not room.closed for room in self.rooms.values()):
             return 0
         came = self.conditions.arrivals()
         await self._refill()
@@ -337,10 +337,10 @@ class Planner:
         for node in self.fleet.nodes.values():
             room = self.rooms.get(node.id)
             if room is None:
-                self.board.add_node(NodeRoom(node.id, node.name, node.capacity, accepting=node.accepting))
+                self.board.add_node(NodeRoom(node.id, node.name, node.capacity, closed=node.closed))
                 self._recount.add(node.id)
-            elif room.accepting != node.accepting or room.capacity != node.capacity:
-                room.accepting = node.accepting
+            elif room.closed != node.closed or room.capacity != node.capacity:
+                room.closed = node.closed
                 _resize(room, node.capacity)
                 self.rooms.changed(node.id)
         for gone in self.rooms.keys() - self.fleet.nodes.keys():

@@ -83,7 +83,7 @@ class Promises:
             count = await self._count(tenant, now)
         own = plan.tenants.get(tenant)
         rate = own.rate if own is not None and own.rate > 0 else plan.drain_per_s
-        nodes = sum(node.accepting for node in self.fleet.nodes.values())
+        nodes = sum(not node.closed for node in self.fleet.nodes.values())
         return Load(nodes, plan.utilisation, count.now(now, rate), rate, plan.top_k)
 
     async def _count(self, tenant: int, now: float) -> _Count:

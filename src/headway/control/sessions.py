@@ -36,6 +36,7 @@ class Session:
     last_seen: float = 0.0
     last_reconciled: float = 0.0
     drain: bool = False
+    trouble: str = ""
 
     def offer(self, orders: Iterable[Order]) -> None:
         for order in orders:

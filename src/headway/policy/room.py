@@ -27,7 +27,7 @@ class NodeRoom:
     free: list[int] = field(default_factory=list)
     held: int = 0
     ahead: int = 0  # tasks it should hold in all, though they do not fit at once (see policy.pace)
-    accepting: bool = True  # up and not draining
+    closed: str = ""  # why it takes no new tasks
 
     def __post_init__(self) -> None:
         if not self.free:
@@ -76,8 +76,8 @@ def refuse(asked: Resources, node: NodeRoom) -> Refusal | None:
         return Refusal(node.name, f"has no label {', '.join(missing)}", ever=True)
     if short := shortfall(asked, node.capacity.amounts()):
         return Refusal(node.name, f"is too small: {', '.join(short)} (asked: {describe(asked)})", ever=True)
-    if not node.accepting:
-        return Refusal(node.name, "takes no new tasks (draining or lost)", ever=False)
+    if node.closed:
+        return Refusal(node.name, f"takes no new tasks: it {node.closed}", ever=False)
     if node.room_for(need_of(asked), 1) <= 0:
         return Refusal(node.name, f"is full: {', '.join(shortfall(asked, tuple(node.free)))}", ever=False)
     return None
@@ -128,7 +128,7 @@ class _Candidates:
             fit = self.fits[number]
         except KeyError:
             fit = self.fits[number] = fit_of(self.asked, node)
-        entry = looseness(fit, node) if fit is not None and node.accepting else None
+        entry = looseness(fit, node) if fit is not None and not node.closed else None
         if entry is not None:
             self.latest[number] = entry
             heapq.heappush(self.heap, entry)
@@ -181,7 +181,7 @@ class Rooms(dict[int, NodeRoom]):
                 self.capacity[i] -= whole
                 self.used[i] -= taken
         room = self.get(node)
-        if room is not None and room.accepting:
+        if room is not None and not room.closed:
             amounts = list(room.capacity.amounts())
             taken_now = [whole - max(free, 0) for whole, free in zip(amounts, room.free, strict=True)]
             self._counted[node] = (amounts, taken_now)

@@ -137,6 +137,7 @@ class Exchange(msgspec.Struct, omit_defaults=True):
     now_ms: int = 0  # my clock when I sent this: the server moves my times onto the database's clock
     notices: list[Notice] = []
     stages: list[Staged] = []
+    trouble: str = ""  # with a heartbeat: why I take no new tasks
 
 
 class Staged(msgspec.Struct, array_like=True):

@@ -125,11 +125,11 @@ def test_a_node_may_hold_what_it_is_expected_to_finish_soon():
 
 
 def test_a_draining_node_takes_nothing_and_says_so():
-    n = node(1, 10, accepting=False)
+    n = node(1, 10, closed="is draining")
     assert place({(1, 1): head([key(0, 1)])}, [n], {1: Resources(cpus_milli=1)}, most=10) == []
     refusal = refuse(Resources(cpus_milli=1), n)
     assert refusal is not None
-    assert not refusal.ever
+    assert (refusal.reason, refusal.ever) == ("takes no new tasks: it is draining", False)
 
 
 def test_a_refusal_says_what_is_missing():

@@ -46,7 +46,7 @@ def test_a_node_is_found_exactly_when_some_node_does_not_refuse(script):
             node.ahead = count * 2
             rooms.gained(number)
         elif step == "drain":
-            node.accepting = count == 0
+            node.closed = "" if count == 0 else "is draining"
             rooms.changed(number)
         elif step == "gone":
             del rooms[number]
@@ -75,6 +75,6 @@ def test_utilisation_is_that_of_the_scarcest_resource():
     rooms.changed(1)
     rooms.allocate(rooms[1], ((0, 2), (1, 9)), 1)
     assert rooms.utilisation() == 0.9
-    rooms[1].accepting = False
+    rooms[1].closed = "is draining"
     rooms.changed(1)
     assert rooms.utilisation() == 0.0, "a draining node is no part of the fleet"

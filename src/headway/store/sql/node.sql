@@ -6,14 +6,14 @@ select boot, machine, state = 0 as lives from node where name = $1 for update;
 -- An agent announces its machine; the same name is the same node.
 insert into node (name, boot, capacity, region, version, task_key, machine) values ($1, $2, $3::jsonb, $4, $5, $6, $7)
 on conflict (name) do update set boot = excluded.boot, capacity = excluded.capacity, region = excluded.region,
-    version = excluded.version, machine = excluded.machine, state = 0, seen_at = clock_timestamp(), registered_at = clock_timestamp(),
+    version = excluded.version, machine = excluded.machine, state = 0, trouble = '', seen_at = clock_timestamp(), registered_at = clock_timestamp(),
     task_key = case when node.boot = excluded.boot then coalesce(node.task_key, excluded.task_key) else excluded.task_key end
 returning id, task_key;
 
 -- name: heartbeat
--- Nodes that live. A boot that was declared lost or replaced gets no row back.
-update node n set seen_at = clock_timestamp(), state = case when n.state = 2 then 0 else n.state end
-from unnest($1::int[], $2::text[]) as h (id, boot)
+-- Nodes that live, and how they are. A boot that was declared lost or replaced gets no row back.
+update node n set seen_at = clock_timestamp(), state = case when n.state = 2 then 0 else n.state end, trouble = h.trouble
+from unnest($1::int[], $2::text[], $3::text[]) as h (id, boot, trouble)
 where n.id = h.id and n.boot = h.boot and n.state <> 1
 returning n.id, n.drain;
 
@@ -34,7 +34,7 @@ returning n.id, n.name;
 update node set state = 2 where id = $1 and boot = $2;
 
 -- name: all
-select id, name, boot, state, drain, capacity::text as capacity, region, version, registered_at, seen_at from node order by id;
+select id, name, boot, state, drain, trouble, capacity::text as capacity, region, version, registered_at, seen_at from node order by id;
 
 -- name: set_drain
 update node set drain = $2 where id = $1 returning id;

@@ -12,7 +12,7 @@ from headway.wire.views.tasks import ResourcesView
 class NodeView(msgspec.Struct):
     id: int
     name: str
-    state: str  # up | draining | lost | gone
+    state: str  # up | draining | quarantined | lost | gone
     cpus: float
     memory: int
     disk: int
@@ -22,6 +22,7 @@ class NodeView(msgspec.Struct):
     seen_at: datetime.datetime | None
     version: str
     region: str = ""
+    trouble: str = ""  # why it is in quarantine
 
 
 class QueueView(msgspec.Struct):
