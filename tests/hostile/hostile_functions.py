@@ -33,6 +33,16 @@ def grow(size: int) -> int:
     return len(bytearray(size))
 
 
+def keep(size: int) -> int:
+    """Grow, and let it be."""
+    _kept.append(bytearray(size))
+    return len(_kept)
+
+
+def niceness() -> int:
+    return os.getpriority(os.PRIO_PROCESS, 0)
+
+
 def forge(task: int) -> None:
     """Say, over the runner's own socket, that another task has succeeded."""
     import msgspec
@@ -47,3 +57,4 @@ def babble(data: bytes | str) -> None:
 
 
 _seen: list[str] = []
+_kept: list[bytearray] = []

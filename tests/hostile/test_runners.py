@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from headway.domain.lifecycle import Outcome
+from headway.domain.resources import Resources
 from tests.support.confined import MIB, ROOM, confining, need_groups, need_sandbox
 from tests.support.scripted_server import ScriptedServer
 
@@ -58,6 +59,60 @@ def test_a_function_above_its_memory_ends_as_out_of_memory_and_the_next_one_runs
     assert server.outcome(ref) is Outcome.OUT_OF_MEMORY
     assert server.error(ref)["excess"]["what"] == "memory"
     assert call(server, "grow", 10 * MIB) == 10 * MIB
+
+
+def trusted(server: ScriptedServer, name: str, *args: Any, **fields: Any) -> tuple[int, int]:
+    definition = server.define(**{"function": f"hostile_functions:{name}", "resources": ROOM, **fields})
+    return server.order(definition, list(args))
+
+
+def test_memory_of_functions_of_trusted_tenants_is_held_too(server: ScriptedServer) -> None:
+    need_groups()
+    ref = trusted(server, "grow", 600 * MIB)
+    server.wait(lambda: ref in server.finished)
+    assert server.outcome(ref) is Outcome.OUT_OF_MEMORY
+    excess = server.error(ref)["excess"]
+    assert (excess["what"], excess["allowed"]) == ("memory", ROOM.memory)
+    assert ROOM.memory <= excess["used"] < 600 * MIB
+    ref = trusted(server, "grow", 10 * MIB)
+    server.wait(lambda: ref in server.finished)
+    assert server.outcome(ref) is Outcome.SUCCEEDED
+
+
+def test_what_earlier_functions_left_in_a_trusted_runner_is_not_charged_to_the_next(server: ScriptedServer) -> None:
+    """Each keeps 80 MiB, which it may; together they are more than one may have."""
+    need_groups()
+    for _ in range(3):
+        ref = trusted(server, "keep", 80 * MIB)
+        server.wait(lambda ref=ref: ref in server.finished)
+        assert server.outcome(ref) is Outcome.SUCCEEDED, server.error(ref)
+
+
+def test_a_function_that_asks_for_more_gets_more_in_the_same_runner(server: ScriptedServer) -> None:
+    need_groups()
+    for memory, size in ((128, 100), (512, 400), (128, 100)):
+        resources = Resources(cpus_milli=500, memory=memory * MIB)
+        ref = trusted(server, "grow", size * MIB, resources=resources)
+        server.wait(lambda ref=ref: ref in server.finished)
+        assert server.outcome(ref) is Outcome.SUCCEEDED, server.error(ref)
+
+
+def test_a_runner_that_kept_more_than_the_next_function_may_have_goes_on(server: ScriptedServer) -> None:
+    need_groups()
+    for name, memory, size in (("keep", 512, 300), ("grow", 64, 10), ("grow", 512, 100)):
+        definition = server.define(
+            function=f"hostile_functions:{name}", isolation="sandbox", tenant=9, resources=Resources(cpus_milli=500, memory=memory * MIB)
+        )
+        ref = server.order(definition, [size * MIB])
+        server.wait(lambda ref=ref: ref in server.finished)
+        assert server.outcome(ref) is Outcome.SUCCEEDED, server.error(ref)
+    assert len(server.registered) == 1
+
+
+def test_functions_have_no_better_priority_than_programs(server: ScriptedServer) -> None:
+    ref = trusted(server, "niceness")
+    server.wait(lambda: ref in server.finished)
+    assert server.finished[ref].result == b"0"
 
 
 def test_a_runner_that_reports_the_task_of_another_is_ended_and_not_believed(server: ScriptedServer) -> None:

@@ -23,6 +23,7 @@ from headway.agent.runner import Runner, run_as_runner
 VERSION = "1"
 READY_S = 60  # a Java runner compiles itself at its start
 DIED = 70
+ENDS_S = 5.0  # after it closed its output; on a busy machine dying takes its time
 
 
 class Failed(Exception):
@@ -122,7 +123,7 @@ class Bridge(Runner):
         with contextlib.suppress(BrokenPipeError):  # what it did not read is lost with it
             self.to.close()
         try:
-            code = self.other.wait(1.0)
+            code = self.other.wait(ENDS_S)
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
         except subprocess.TimeoutExpired:
             tree.kill([self.other.pid], None)

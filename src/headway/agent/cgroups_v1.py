@@ -1,13 +1,15 @@
 """Cgroups version 1, also in hybrid set-ups: a group in each of the hierarchies memory, cpu, cpuacct, pids and blkio.
 
-A *thread* may stand in a group of its own here, and what it starts begins inside: placing a task costs nothing (see slots). It stands in
-memory, pids and cpuacct only: throttled by cpu or blkio it would hold up the whole supervisor, so tasks that live longer than a moment are
-moved into those two. Groups are pooled: making five costs 0.4-0.7 ms and moving a thread the first time 20 ms.
+A *thread* may stand in a group of its own here, and what it starts begins inside: placing a task costs nothing (see slots). Throttled it
+would hold up the whole supervisor, so it stands outside blkio, and in cpu where the task's share is, not its quota: tasks that live longer
+than a moment are moved under those two. A task that forks at once takes no more from its neighbours than one process would. Groups are
+pooled: making five costs 0.4-0.7 ms and moving a thread the first time 20 ms.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from dataclasses import dataclass
@@ -16,11 +18,12 @@ from headway.agent.cgroup_files import MOUNT, counter, folders, own_groups, read
 from headway.agent.group import LEAST_QUOTA_US, PERIOD_US, Limits, Used, kill
 
 CONTROLLERS = ("memory", "cpu", "cpuacct", "pids", "blkio")
-OF_THREAD = ("memory", "pids", "cpuacct")
-LATER = ("cpu", "blkio")
+OF_THREAD = ("memory", "pids", "cpuacct", "cpu")
+QUOTA = "quota"  # the group inside the one in cpu
 KEEPER = "keeper"
 YOUNG_S = 60.0
 SHARES = 1024  # of one CPU
+STARTING_SHARES, DYING_SHARES = 256, 8192
 
 
 def own_folders() -> dict[str, str]:
@@ -67,11 +70,15 @@ class V1Group:
 
     def __init__(self, paths: dict[str, str]) -> None:
         self._paths = paths
-        for path in paths.values():
+        later = {"cpu": f"{paths['cpu']}/{QUOTA}"} if "cpu" in paths else {}
+        self._later = later | {name: path for name, path in paths.items() if name == "blkio"}  # where tasks are moved
+        for path in (*paths.values(), *later.values()):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(path)
         self._fds: dict[str, int] = {}
         self._limits = Limits()
+        self._lives = False  # its task has lived longer than a moment
+        self._shares = SHARES
 
     def _open(self, controller: str, file: str, flags: int = os.O_RDONLY) -> int:
         """Kept open: a third of the cost."""
@@ -87,10 +94,11 @@ class V1Group:
     def settle(self) -> bool:
         """Move what runs here under the throttles too; True when nothing was outside any more."""
         inside = set(self.pids())
-        settled = True
-        for controller in LATER:
-            path = self._paths.get(controller)
-            for pid in inside - set(map(int, read(f"{path}/cgroup.procs").split())) if path else ():
+        settled, self._lives = True, True
+        if "cpu" in self._paths:
+            self._share()
+        for path in self._later.values():
+            for pid in inside - set(map(int, read(f"{path}/cgroup.procs").split())):
                 settled = False
                 with contextlib.suppress(OSError):  # it has ended
                     write(f"{path}/cgroup.procs", str(pid))
@@ -102,35 +110,55 @@ class V1Group:
 
     def limit(self, limits: Limits, device: str) -> None:
         old, self._limits = self._limits, limits
-        if limits.memory != old.memory:
-            self._limit_memory(limits.memory)
+        if limits.memory != old.memory and not self._limit_memory(limits.memory, old.memory):
+            self._limits = limits._replace(memory=old.memory)
         if limits.processes != old.processes:
             write(f"{self._paths['pids']}/pids.max", str(limits.processes + 1) if limits.processes else "max")  # our thread is one
-        if limits.cpus_milli != old.cpus_milli and "cpu" in self._paths:
-            self._limit_cpu(limits.cpus_milli)
+        if "cpu" in self._paths:
+            self._share()
+            if limits.cpus_milli != old.cpus_milli:
+                self._limit_cpu(limits.cpus_milli)
         if device and "blkio" in self._paths:
             for what, new, before in (("iops", limits.iops, old.iops), ("bps", limits.bandwidth, old.bandwidth)):
                 if new != before:
                     for way in ("read", "write"):
                         write(f"{self._paths['blkio']}/blkio.throttle.{way}_{what}_device", f"{device} {new}")
 
-    def _limit_memory(self, memory: int) -> None:
+    def _limit_memory(self, memory: int, before: int) -> bool:
+        """False when what is in there is more than that already, and stays."""
         path = self._paths["memory"]
-        files = [f"{path}/memory.limit_in_bytes", f"{path}/memory.memsw.limit_in_bytes"]  # the second: no way out into swap
-        files = [file for file in files if os.path.exists(file)]
-        for file in reversed(files):  # memory may not exceed memory with swap: first away with both, then down in order
-            write(file, "-1")
-        for file in files if memory else ():
-            write(file, str(memory))
+        files = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]  # the second: no way out into swap
+        files = [file for file in files if file in self._fds or os.path.exists(f"{path}/{file}")]
+        raised = not memory or 0 < before < memory
+        try:
+            for file in reversed(files) if raised else files:  # memory may never exceed memory with swap
+                os.pwrite(self._open("memory", file, os.O_RDWR), str(memory or -1).encode(), 0)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            return False
+        return True
+
+    def _share(self) -> None:
+        """Of the CPU, against other tasks. Not too little while a program is started: its thread must not wait long for its turn."""
+        milli = self._limits.share_milli or self._limits.cpus_milli
+        self._set_shares(max(2 if self._lives else STARTING_SHARES, SHARES * milli // 1000) if milli else SHARES)
+
+    def _set_shares(self, shares: int) -> None:
+        if shares != self._shares:
+            self._shares = shares
+            os.pwrite(self._open("cpu", "cpu.shares", os.O_RDWR), str(shares).encode(), 0)
 
     def _limit_cpu(self, milli: int) -> None:
-        path = self._paths["cpu"]
-        write(f"{path}/cpu.shares", str(max(2, SHARES * milli // 1000)) if milli else str(SHARES))
+        path = self._later["cpu"]
         quota = max(LEAST_QUOTA_US, PERIOD_US * milli // 1000) if milli else -1
         if os.path.exists(f"{path}/cpu.cfs_quota_us"):
             write(f"{path}/cpu.cfs_quota_us", str(quota))
 
     def begin(self) -> None:
+        self._lives = False
+        if "cpu" in self._paths:
+            self._share()
         os.pwrite(self._open("memory", "memory.max_usage_in_bytes", os.O_RDWR), b"0", 0)
 
     def used(self) -> Used:
@@ -150,6 +178,10 @@ class V1Group:
         if "pids" in self._paths:
             write(f"{self._paths['pids']}/pids.max", "0")
             self._limits = self._limits._replace(processes=-1)  # set again for the next task
+        if "cpu" in self._paths:  # dying takes time of the CPU too: whoever ends shall not wait for a quota
+            self._set_shares(DYING_SHARES)
+            self._limit_cpu(0)
+            self._limits = self._limits._replace(cpus_milli=-1)
 
     def empty_cache(self, above: int) -> None:
         """Files that earlier tasks read count here until they are dropped."""
@@ -163,7 +195,7 @@ class V1Group:
         for fd in self._fds.values():
             os.close(fd)
         self._fds.clear()
-        for path in self._paths.values():
+        for path in (*self._later.values(), *self._paths.values()):
             with contextlib.suppress(OSError):
                 os.rmdir(path)
 

@@ -77,8 +77,8 @@ class V2Group:
         if "pids" in self._controllers:
             write(f"{self._path}/pids.max", str(limits.processes or "max"))
         if "cpu" in self._controllers:
-            milli = limits.cpus_milli
-            write(f"{self._path}/cpu.weight", str(max(1, min(10_000, milli // 10))) if milli else "100")
+            milli, share = limits.cpus_milli, limits.share_milli or limits.cpus_milli
+            write(f"{self._path}/cpu.weight", str(max(1, min(10_000, share // 10))) if share else "100")
             quota = max(LEAST_QUOTA_US, PERIOD_US * milli // 1000)
             write(f"{self._path}/cpu.max", f"{quota} {PERIOD_US}" if milli else f"max {PERIOD_US}")
         if "io" in self._controllers and device:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from headway.agent import cgroups, sandbox
 from headway.agent.disk import DiskWatch, Watched
-from headway.agent.group import Limits
+from headway.agent.group import KILL_S, Limits
 from headway.agent.interpreters import NotStartable
 from headway.agent.link import Terms
 from headway.agent.ports import Ports
@@ -35,6 +35,9 @@ class Place:
     isolated: bool = False
     disk: Watched | None = None
     begun: bool = False  # a program was started in it
+    own: int = 0  # memory of a runner that its function is not charged for
+    look_at: float = 0.0  # when to look again what that is
+    memory: int = -1  # the descriptor that tells
 
 
 class Places:
@@ -81,6 +84,10 @@ class Places:
             raise
         return place
 
+    def take_slot(self) -> Place:
+        """A slot without limits yet, without folder and ports: for a trusted runner, which lives longer than one task."""
+        return Place("", self.scratch, self.slots.take(Limits(), isolated=False), Limits(), 0)
+
     def make_ready(self, place: Place | None) -> None:
         """Before each program of an attempt: what one before it left running is ended."""
         slot = place.slot if place is not None else None
@@ -101,13 +108,13 @@ class Places:
         place.disk = Watched(folders, place.disk_limit, end, pids)
         self._watch.add(place.disk)
 
-    def give_back(self, place: Place) -> None:
+    def give_back(self, place: Place, patience_s: float = KILL_S) -> None:
         """Its first process has ended. Whatever else is in there ends now."""
         if place.disk is not None:
             self._watch.remove(place.disk)
             place.disk = None
         if place.slot is not None and not place.slot.empty:
-            place.slot.kill()
+            place.slot.kill(patience_s)
             if not place.slot.empty:  # not dead yet, or dead and not waited for
                 self._limbo.append(place)
                 return
@@ -123,10 +130,10 @@ class Places:
         return bool(self._limbo)
 
     def tick(self) -> None:
-        """Those that could not be ended at once are tried again."""
+        """Those that could not be ended at once are tried again, without waiting for them: others wait for this thread."""
         waiting, self._limbo = self._limbo, []
         for place in waiting:
-            self.give_back(place)
+            self.give_back(place, patience_s=0.0)
 
     def box(self) -> tuple[sandbox.Sandbox, Scratch]:
         """The sandbox and its folders, made when the first task needs them."""

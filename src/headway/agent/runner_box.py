@@ -1,7 +1,9 @@
-"""Sandboxes for warm runners of tenants that require isolation: one tenant to a runner, never two (H3 H11)."""
+"""What holds warm runners: trusted ones a group with the limits of their batch, those of isolated tenants a sandbox, one tenant to a runner
+and never two (G3 H3 H11)."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -10,6 +12,7 @@ from headway.agent import tree
 from headway.agent.granted import Granted
 from headway.agent.group import Limits
 from headway.agent.interpreters import NotStartable
+from headway.agent.link import SHARED_FD, SOCKET_FD
 from headway.agent.places import Place, Places
 from headway.agent.process import INSIDE_PATH
 from headway.agent.sandbox import WORK
@@ -18,15 +21,59 @@ from headway.domain.task import Definition
 from headway.wire.exchange import Excess
 
 OWN_MEMORY = 64 * 2**20  # of the interpreter and the runner, which a function is not charged for
+STEP = 64 * 2**20  # what earlier functions left in a trusted runner is not charged to the next one either, in such steps
+LOOK_S = 0.25  # how often that is looked at while it is never idle
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class RunnerBoxes:
     def __init__(self, places: Places, granted: Granted) -> None:
         self._places, self._granted = places, granted
+        self._limits: dict[int, Limits] = {}  # by definition, for trusted runners: looked up for every batch
 
     def limits_of(self, definition: Definition) -> Limits:
         limits = self._places.limits_of(definition)
         return limits._replace(memory=limits.memory + OWN_MEMORY if limits.memory else 0)
+
+    # --- trusted runners
+
+    def start_trusted(self, words: Sequence[str], env: dict[str, str], fds: tuple[int, int, int, int]) -> tuple[int, Place]:
+        """Start a runner as the agent's own user. Its limits come with its batches."""
+        place = self._places.take_slot()
+        stdout, stderr, sock, shared = fds
+        argv = [sys.executable, "-P", "-c", *words]
+        program = Launch(argv, env, os.curdir, stdout, stderr, place.slot, (), ((sock, SOCKET_FD), (shared, SHARED_FD)))
+        launch([program])
+        if program.error:
+            self._places.give_back(place)
+            raise NotStartable(f"the runner could not be started: {os.strerror(program.error)}")
+        with contextlib.suppress(OSError):  # it has ended already
+            place.memory = os.open(f"/proc/{program.pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+        return program.pid, place
+
+    def relimit_trusted(self, place: Place, number: int, definition: Definition, now: float, *, idle: bool) -> None:
+        """Its next batch is of this definition: memory is held, of the CPU it gets its share. Written only when it is another limit."""
+        slot = place.slot
+        if slot is None or slot.group is None:
+            return
+        if idle or now >= place.look_at:
+            place.look_at = now + LOOK_S
+            left = _resident(place.memory) - (0 if idle else place.limits.memory)  # of what runs now, it may be all that it asked for
+            place.own = max(OWN_MEMORY, (left // STEP + 1) * STEP)
+            if not slot.settled:
+                slot.settled = slot.group.settle()
+        limits = self._limits.get(number)
+        if limits is None:
+            if len(self._limits) > 1000:
+                self._limits.clear()
+            limits = self._places.limits_of(definition)
+            limits = self._limits[number] = limits._replace(cpus_milli=0, share_milli=limits.cpus_milli)
+        place.limits = limits
+        wanted = limits._replace(memory=limits.memory + place.own) if limits.memory else limits
+        if wanted != slot.limits:
+            self._places.slots.limit(slot, wanted)
+
+    # --- isolated runners
 
     def start(
         self, number: int, definition: Definition, words: Sequence[str], env: dict[str, str], fds: tuple[int, int, int, int]
@@ -34,6 +81,7 @@ class RunnerBoxes:
         """Start a runner in a sandbox; `fds` become its stdout, stderr, socket and shared memory. NotStartable when it cannot be."""
         box, scratch = self._places.box()
         place = self._places.take(definition)
+        place.own = OWN_MEMORY
         if place.slot is not None:
             self._places.slots.limit(place.slot, self.limits_of(definition))
         argv, gate_env = box.connected(
@@ -47,7 +95,8 @@ class RunnerBoxes:
         )
         env = {**env, "PATH": INSIDE_PATH, "HOME": WORK, "TMPDIR": "/tmp", "USER": "task", "LOGNAME": "task", **gate_env}
         stdout, stderr, sock, shared = fds
-        program = Launch(argv, env, place.dir, stdout, stderr, place.slot, box.opens, ((sock, 3), (shared, 4)), place.disk_limit)
+        passes = ((sock, SOCKET_FD), (shared, SHARED_FD))
+        program = Launch(argv, env, place.dir, stdout, stderr, place.slot, box.opens, passes, place.disk_limit)
         launch([program])
         if program.error:
             self._places.give_back(place)
@@ -58,6 +107,7 @@ class RunnerBoxes:
     def relimit(self, place: Place, definition: Definition) -> None:
         """Its next batch is of this definition."""
         if place.slot is not None:
+            place.limits = self._places.limits_of(definition)
             self._places.slots.limit(place.slot, self.limits_of(definition))
             if not place.slot.settled and place.slot.group is not None:
                 place.slot.settled = place.slot.group.settle()
@@ -72,14 +122,25 @@ class RunnerBoxes:
 
     def leave(self, place: Place) -> Excess | None:
         """It has ended: was it for a limit?"""
+        if place.memory >= 0:
+            os.close(place.memory)
+            place.memory = -1
         excess = None
         if place.disk is not None and place.disk.over:
             excess = Excess("disk", max(place.disk.used, place.disk.limit), place.disk.limit)
         elif place.slot is not None:
-            used, limits = place.slot.used(), place.slot.limits
+            used, limits = place.slot.used(), place.limits
             if used.kills:
-                excess = Excess("memory", limits.memory, limits.memory)
+                excess = Excess("memory", max((used.peak or 0) - place.own, limits.memory), limits.memory)
             elif used.refused:
                 excess = Excess("processes", limits.processes + 1, limits.processes)
         self._places.give_back(place)
         return excess
+
+
+def _resident(statm: int) -> int:
+    """Kept open: asked before every batch of a runner that was idle."""
+    try:
+        return int(os.pread(statm, 100, 0).split()[1]) * _PAGE
+    except (OSError, IndexError):
+        return 0  # it has just ended

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import struct
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from headway.agent.clock import boottime, wall_ms
 from headway.agent.granted import Granted
 from headway.agent.guard import LARGEST, Forged, checked
 from headway.agent.interpreters import NotStartable
-from headway.agent.link import SHARED_FD, SOCKET_FD, Channel, Terms
+from headway.agent.link import Channel, Terms
 from headway.agent.local_queue import Recipe
 from headway.agent.loop import Loop
 from headway.agent.output import STDERR, STDOUT, Capture
@@ -44,8 +43,8 @@ PASSED_ON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH")  # so
 class RunnerProcess:
     """One runner: its socket, its shared memory, the pipes of its stdout and stderr."""
 
-    def __init__(self, number: int, pid: int, sock: socket.socket, shared: mmap.mmap, pipes: tuple[int, int]) -> None:
-        self.number, self.pid, self.shared, self.pipes = number, pid, shared, pipes
+    def __init__(self, number: int, pid: int, place: Place, sock: socket.socket, shared: mmap.mmap, pipes: tuple[int, int]) -> None:
+        self.number, self.pid, self.place, self.shared, self.pipes = number, pid, place, shared, pipes
         self.channel = Channel(sock)
         self.defined: set[int] = set()
         self.captures: dict[int, Capture] = {}
@@ -54,7 +53,6 @@ class RunnerProcess:
         self.last_words = b""
         self.believed = True  # until it says what it cannot know
         self.writing = False
-        self.place: Place | None = None  # of an isolated one
         self.through_door = False  # it reaches the server only by the socket in its sandbox
 
     def current(self) -> tuple[int, float]:
@@ -102,13 +100,12 @@ class Runners:
         folder = recipes[definition].definition.workdir if definition is not None else ""
         # Targets 3 and 4 may be sources too: both are first moved out of the way.
         high = [os.dup(theirs.fileno()), os.dup(shared_fd)]
-        words, place = self._words(kind.partition(ISOLATED)[0], folder), None
+        words, fds = self._words(kind.partition(ISOLATED)[0], folder), (child_stdout, child_stderr, high[0], high[1])
         try:
             if ISOLATED in kind and definition is not None:
-                of, fds = recipes[definition].definition, (child_stdout, child_stderr, high[0], high[1])
-                pid, place = self._boxes.start(definition, of, words, env, fds)
+                pid, place = self._boxes.start(definition, recipes[definition].definition, words, env, fds)
             else:
-                pid = _spawn(words, env, child_stdout, child_stderr, high)
+                pid, place = self._boxes.start_trusted(words, env, fds)
         except (NotStartable, OSError) as error:
             for fd in (shared_fd, stdout, stderr, child_stdout, child_stderr, *high):
                 os.close(fd)
@@ -120,8 +117,7 @@ class Runners:
         for fd in (shared_fd, child_stdout, child_stderr, *high):
             os.close(fd)
         theirs.close()
-        runner = RunnerProcess(number, pid, ours, shared, (stdout, stderr))
-        runner.place = place
+        runner = RunnerProcess(number, pid, place, ours, shared, (stdout, stderr))
         runner.through_door = definition is not None and through_door(recipes[definition].definition)
         self._by_number[number] = self._by_pid[pid] = runner
         self._loop.add(ours.fileno(), lambda: self._readable(runner))
@@ -151,8 +147,8 @@ class Runners:
 
     def give(self, number: int, orders: list[Order], recipes: dict[int, Recipe]) -> None:
         runner = self._by_number[number]
-        if runner.place is not None and orders:
-            self._boxes.relimit(runner.place, recipes[orders[0].definition].definition)
+        if orders:
+            self._limit(runner, orders, recipes)
         new = {order.definition for order in orders} - runner.defined
         runner.defined |= new
         definitions = {}
@@ -169,6 +165,15 @@ class Runners:
                 runner.logged[order.id] = (order, of)
         self._send(runner, ["run", definitions, orders])
 
+    def _limit(self, runner: RunnerProcess, orders: list[Order], recipes: dict[int, Recipe]) -> None:
+        number = orders[0].definition
+        definition = recipes[number].definition
+        if runner.place.isolated:
+            self._boxes.relimit(runner.place, definition)
+        else:
+            idle = len(self.batch_of(runner.number)) == len(orders)
+            self._boxes.relimit_trusted(runner.place, number, definition, boottime(), idle=idle)
+
     def say(self, number: int, word: str) -> None:
         """One of: nudge, back, stop."""
         if (runner := self._by_number.get(number)) is not None:
@@ -177,13 +182,11 @@ class Runners:
     def end(self, number: int, *, force: bool) -> None:
         if (runner := self._by_number.get(number)) is None:
             return
-        if runner.place is not None:
-            if not force:
-                tree.send(self._boxes.members(runner.place, runner.pid), signal.SIGTERM)
-            elif not self._boxes.kill(runner.place):
+        if force:
+            if not self._boxes.kill(runner.place):
                 tree.kill([runner.pid], None)
-        elif force:
-            tree.kill([runner.pid], None)
+        elif runner.place.isolated:
+            tree.send(self._boxes.members(runner.place, runner.pid), signal.SIGTERM)
         else:
             tree.terminate([runner.pid], None)
 
@@ -215,8 +218,8 @@ class Runners:
             return
         try:
             for body in frames:
-                self._heard(runner, _decode(body) if runner.place is None else checked(body, self.batch_of(runner.number)))
-            if runner.place is not None and runner.channel.announced > LARGEST:
+                self._heard(runner, checked(body, self.batch_of(runner.number)) if runner.place.isolated else _decode(body))
+            if runner.place.isolated and runner.channel.announced > LARGEST:
                 raise Forged("a message that never ends")
         except Forged as error:
             log("agent.runner_forged", level="error", runner=runner.number, why=str(error))
@@ -306,7 +309,7 @@ class Runners:
         begun, since = runner.current()
         self._close(runner)
         started_ms = wall_ms() - round((boottime() - since) * 1000)
-        excess = self._boxes.leave(runner.place) if runner.place is not None else None
+        excess = self._boxes.leave(runner.place)
         self._handle(RunnerEnded(runner.number, begun, started_ms, _why(status, runner.last_words), boottime(), excess))
 
     def _read_pipes(self, runner: RunnerProcess) -> None:
@@ -333,28 +336,9 @@ class Runners:
         """Forget everything: it has been killed."""
         for runner in self._by_pid.values():
             self._close(runner)
-            if runner.place is not None:
-                self._boxes.leave(runner.place)
+            self._boxes.leave(runner.place)
         self._by_pid.clear()
         self._by_number.clear()
-
-
-def _spawn(words: list[str], env: dict[str, str], stdout: int, stderr: int, high: list[int]) -> int:
-    return os.posix_spawn(
-        sys.executable,
-        [sys.executable, "-P", "-c", *words],
-        env,
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_DUP2, stdout, 1),
-            (os.POSIX_SPAWN_DUP2, stderr, 2),
-            (os.POSIX_SPAWN_DUP2, high[0], SOCKET_FD),
-            (os.POSIX_SPAWN_DUP2, high[1], SHARED_FD),
-        ],
-        setsid=True,
-        setsigmask=(),
-        setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
-    )
 
 
 def _why(status: int, last_words: bytes) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from headway.agent.group import Group, Hierarchy, Limits, Used, kill
+from headway.agent.group import KILL_S, Group, Hierarchy, Limits, Used, kill
 
 Call = Callable[[], None]
 Calls = queue.SimpleQueue[tuple[Call, Call] | None]  # for one thread or several: what to do, and what then; None: end
@@ -72,9 +72,9 @@ class Slot:
     def pids(self) -> list[int]:
         return self.group.pids() if self.group is not None else []
 
-    def kill(self) -> bool:
+    def kill(self, patience_s: float = KILL_S) -> bool:
         """End what runs in it; True when nothing lives there any more."""
-        return self.group is None or kill(self.group)
+        return self.group is None or kill(self.group, patience_s)
 
     @property
     def empty(self) -> bool:
@@ -88,6 +88,7 @@ class Slots:
         self.hierarchy, self._first_uid, self._device = hierarchy, first_uid, device
         self._free: dict[tuple[bool, Limits], deque[Slot]] = {}
         self._count = self._made = 0
+        self._slots: set[Slot] = set()  # all of them, also those that are taken
         self._numbers: list[int] = []  # of removed slots, to be used again: users are few
         self.before_user: Call = lambda: None  # done by the thread of an isolated slot, while it is still root
         self._keeper = Slot(0, None, None)
@@ -113,7 +114,7 @@ class Slots:
 
     def limit(self, slot: Slot, limits: Limits) -> None:
         if slot.group is not None:
-            slot.group.limit(limits, self._device)  # it knows which of them have to be written
+            slot.group.limit(limits, self._device)  # it knows which of them have to be written, and whether they could be
             slot.limits = limits
 
     def give_back(self, slot: Slot) -> None:
@@ -125,9 +126,9 @@ class Slots:
         self._free.setdefault((slot.uid is not None, slot.limits), deque()).append(slot)
 
     def close(self) -> None:
-        for slots in self._free.values():
-            for slot in slots:
-                self._remove(slot)
+        """Also of slots that are taken: their runners are dead, or die with this."""
+        for slot in list(self._slots):
+            self._remove(slot)
         self._free.clear()
         if self.hierarchy is not None:
             self.hierarchy.go_home(self._keeper.thread)
@@ -154,9 +155,11 @@ class Slots:
         _start(slot, self.before_user)
         if group is not None:
             group.admit(slot.thread)
+        self._slots.add(slot)
         return slot
 
     def _remove(self, slot: Slot) -> None:
+        self._slots.discard(slot)
         slot.kill()
         if self.hierarchy is not None:
             self.hierarchy.go_home(slot.thread)
