@@ -13,6 +13,7 @@ import pytest
 from headway.domain.lifecycle import Outcome
 from headway.domain.resources import Resources
 from tests.support.confined import MIB, ROOM, confining, need_groups, need_sandbox
+from tests.support.packages import need
 from tests.support.scripted_server import ScriptedServer
 
 
@@ -86,6 +87,18 @@ def test_what_earlier_functions_left_in_a_trusted_runner_is_not_charged_to_the_n
         ref = trusted(server, "keep", 80 * MIB)
         server.wait(lambda ref=ref: ref in server.finished)
         assert server.outcome(ref) is Outcome.SUCCEEDED, server.error(ref)
+
+
+def test_that_holds_for_a_runner_of_another_language_too(server: ScriptedServer, tmp_path: Path) -> None:
+    need_groups()
+    need("perl")
+    script = tmp_path / "keep.pl"
+    script.write_text("my @kept;\nsub keep { my $piece = ''; vec($piece, $_[0], 8) = 1; push @kept, \\$piece; return scalar @kept }\n1;\n")
+    number = server.define(function=f"{script}:keep", resources=Resources(cpus_milli=4000, memory=128 * MIB))
+    for count in (b"1", b"2", b"3", b"4"):
+        ref = server.order(number, [80 * MIB])
+        server.wait(lambda ref=ref: ref in server.finished)
+        assert server.finished[ref].result == count, server.error(ref)
 
 
 def test_a_function_that_asks_for_more_gets_more_in_the_same_runner(server: ScriptedServer) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -102,6 +103,28 @@ class ScriptedServer:
         ref = self.order(definition, value)
         self.wait(lambda: ref in self.finished)
         return ref
+
+    def run_many(self, definition: int, inputs: list[bytes], timeout: float = 120.0) -> list[Finished]:
+        """Order all and wait for their ends. What the agent gives back, because it waits behind something long, is ordered again."""
+        refs = self.order_many(definition, inputs)
+        until = time.monotonic() + timeout
+        while back := self._ended_or_back(refs, until - time.monotonic()):
+            for at in back:
+                task, attempt = refs[at]
+                (refs[at],) = self.order_many(definition, [inputs[at]], task, attempt + 1)
+        return [self.finished[ref] for ref in refs]
+
+    def _ended_or_back(self, refs: list[tuple[int, int]], timeout: float) -> list[int]:
+        """Wait until none is under way, or some came back: which."""
+        back: list[int] = []
+
+        def settled() -> bool:
+            returned = set(self.returned)
+            back[:] = [at for at, ref in enumerate(refs) if ref in returned]
+            return bool(back) or all(ref in self.finished for ref in refs)
+
+        self.wait(settled, timeout)
+        return back
 
     def cancel(self, ref: tuple[int, int], grace_s: float = 5.0) -> None:
         self._loop.call_soon_threadsafe(self._cancel, Cancel(*ref, grace_s))

@@ -13,6 +13,7 @@ from headway.agent.signals import (
     StartRunner,
     Stimulus,
     StopRunner,
+    TellFinished,
 )
 from headway.domain.resources import Resources
 from headway.domain.task import Definition
@@ -83,3 +84,14 @@ def test_the_one_that_rests_longest_goes_first() -> None:
     shell.play()
     assert shell.stopped == 1
     assert first not in shell.machine.pool.runners
+
+
+def test_runners_that_die_before_they_are_ready_are_told_once_though_several_were_started() -> None:
+    machine = Machine(ROOM, wall_ms=lambda: 0)
+    definition = Definition(name="f", function="m:f", interpreter="broken", tenant=1, resources=Resources(cpus_milli=10))
+    out = machine.handle(OrdersArrived([Order(task, 1, 1, b"") for task in (1, 2, 3)], {1: definition}, [], 0.0))
+    runners = [i.runner for i in out if isinstance(i, StartRunner)]
+    assert len(runners) == 3
+    told = [i for runner in runners for i in machine.handle(RunnerEnded(runner, 0, 0, "died", 0.1))]
+    assert [i.finished.id for i in told if isinstance(i, TellFinished)] == [1, 2, 3]
+    assert not [i for i in told if isinstance(i, StartRunner)]

@@ -127,7 +127,8 @@ class LocalQueue:
     def take_out(self, group: Group) -> list[Order]:
         """Every waiting order of a group."""
         orders = list(group.orders)
-        self._replace(group, [])
+        group.orders.clear()
+        group.arrivals.clear()
         return orders
 
     def empty(self) -> list[Order]:
@@ -137,6 +138,7 @@ class LocalQueue:
         return removed
 
     def _replace(self, group: Group, orders: list[Order]) -> None:
+        """Of a group in which something waits."""
         first = group.arrivals[0][0]
         group.orders = deque(orders)
         group.arrivals = deque([[first, len(orders)]] if orders else [])

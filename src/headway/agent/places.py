@@ -37,7 +37,7 @@ class Place:
     begun: bool = False  # a program was started in it
     own: int = 0  # memory of a runner that its function is not charged for
     look_at: float = 0.0  # when to look again what that is
-    memory: int = -1  # the descriptor that tells
+    memory: int = -1  # the descriptor that tells, of a runner that is one process
 
 
 class Places:

@@ -17,13 +17,13 @@ from headway.agent.places import Place, Places
 from headway.agent.process import INSIDE_PATH
 from headway.agent.sandbox import WORK
 from headway.agent.spawn import Launch, launch
+from headway.agent.watcher import PAGE, resident
 from headway.domain.task import Definition
 from headway.wire.exchange import Excess
 
 OWN_MEMORY = 64 * 2**20  # of the interpreter and the runner, which a function is not charged for
 STEP = 64 * 2**20  # what earlier functions left in a trusted runner is not charged to the next one either, in such steps
 LOOK_S = 0.25  # how often that is looked at while it is never idle
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class RunnerBoxes:
@@ -37,8 +37,10 @@ class RunnerBoxes:
 
     # --- trusted runners
 
-    def start_trusted(self, words: Sequence[str], env: dict[str, str], fds: tuple[int, int, int, int]) -> tuple[int, Place]:
-        """Start a runner as the agent's own user. Its limits come with its batches."""
+    def start_trusted(
+        self, words: Sequence[str], env: dict[str, str], fds: tuple[int, int, int, int], *, alone: bool
+    ) -> tuple[int, Place]:
+        """Start a runner as the agent's own user. Its limits come with its batches. Alone: it is one process, and no bridge to another."""
         place = self._places.take_slot()
         stdout, stderr, sock, shared = fds
         argv = [sys.executable, "-P", "-c", *words]
@@ -48,7 +50,8 @@ class RunnerBoxes:
             self._places.give_back(place)
             raise NotStartable(f"the runner could not be started: {os.strerror(program.error)}")
         with contextlib.suppress(OSError):  # it has ended already
-            place.memory = os.open(f"/proc/{program.pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+            if alone:
+                place.memory = os.open(f"/proc/{program.pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
         return program.pid, place
 
     def relimit_trusted(self, place: Place, number: int, definition: Definition, now: float, *, idle: bool) -> None:
@@ -58,7 +61,7 @@ class RunnerBoxes:
             return
         if idle or now >= place.look_at:
             place.look_at = now + LOOK_S
-            left = _resident(place.memory) - (0 if idle else place.limits.memory)  # of what runs now, it may be all that it asked for
+            left = _resident(place) - (0 if idle else place.limits.memory)  # of what runs now, it may be all that it asked for
             place.own = max(OWN_MEMORY, (left // STEP + 1) * STEP)
             if not slot.settled:
                 slot.settled = slot.group.settle()
@@ -138,9 +141,11 @@ class RunnerBoxes:
         return excess
 
 
-def _resident(statm: int) -> int:
-    """Kept open: asked before every batch of a runner that was idle."""
+def _resident(place: Place) -> int:
+    """What the runner has in memory. Asked before every batch that meets it idle: of a single process the file is kept open."""
+    if place.memory < 0:  # behind a bridge is another process, and what that is depends on the language
+        return sum(map(resident, place.slot.pids())) if place.slot is not None else 0
     try:
-        return int(os.pread(statm, 100, 0).split()[1]) * _PAGE
+        return int(os.pread(place.memory, 100, 0).split()[1]) * PAGE
     except (OSError, IndexError):
         return 0  # it has just ended

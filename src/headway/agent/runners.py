@@ -105,7 +105,7 @@ class Runners:
             if ISOLATED in kind and definition is not None:
                 pid, place = self._boxes.start(definition, recipes[definition].definition, words, env, fds)
             else:
-                pid, place = self._boxes.start_trusted(words, env, fds)
+                pid, place = self._boxes.start_trusted(words, env, fds, alone=words[0] == _START)
         except (NotStartable, OSError) as error:
             for fd in (shared_fd, stdout, stderr, child_stdout, child_stderr, *high):
                 os.close(fd)

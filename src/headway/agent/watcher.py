@@ -12,7 +12,7 @@ from headway.agent.group import Limits
 from headway.wire.exchange import Excess
 
 EVERY_S = 0.25
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def above(tasks: dict[int, Limits]) -> tuple[dict[int, Excess], dict[int, int]]:
@@ -22,7 +22,7 @@ def above(tasks: dict[int, Limits]) -> tuple[dict[int, Excess], dict[int, int]]:
     memory: dict[int, int] = {}
     for root, limits in tasks.items():
         members = tree.descendants([root], processes)
-        memory[root] = sum(map(_resident, members))
+        memory[root] = sum(map(resident, members))
         if limits.memory and memory[root] > limits.memory:
             found[root] = Excess("memory", memory[root], limits.memory)
         elif limits.processes and len(members) > limits.processes:
@@ -30,9 +30,10 @@ def above(tasks: dict[int, Limits]) -> tuple[dict[int, Excess], dict[int, int]]:
     return found, memory
 
 
-def _resident(pid: int) -> int:
+def resident(pid: int) -> int:
+    """What one process has in memory; 0 when it has ended."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
-            return int(file.read().split()[1]) * _PAGE
+            return int(file.read().split()[1]) * PAGE
     except OSError:
         return 0
