@@ -20,7 +20,8 @@ async def send(server: Server, inside: Inside, work: Work) -> list[Accepted | Ac
     answers: list[Accepted | AcceptedMany] = []
     for specs in _requests(work):
         for spec in specs:
-            _leave(spec, inside.folder)
+            if inside.holds(spec.get("workdir", "")):
+                del spec["workdir"]  # it gets one of its own, as every task does
         with inside.claim(msgspec.json.encode(spec) for spec in specs) as keys:
             named = [{"idempotency_key": key, **spec} for key, spec in zip(keys, specs, strict=True)]
             if work.task is not None and work.inputs is None:
@@ -33,13 +34,6 @@ async def send(server: Server, inside: Inside, work: Work) -> list[Accepted | Ac
                 ids = many.ids
         inside.submitted(ids)
     return answers
-
-
-def _leave(spec: dict[str, Any], folder: str) -> None:
-    """The folder of this attempt is gone when the subtask runs: it gets one of its own, as every task does."""
-    workdir = spec.get("workdir")
-    if workdir is not None and (workdir == folder or workdir.startswith(f"{folder}/")):
-        del spec["workdir"]
 
 
 def _requests(work: Work) -> list[list[dict[str, Any]]]:

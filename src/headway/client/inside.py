@@ -34,6 +34,10 @@ class Inside:
         """Where the processes of this attempt share what they know."""
         return os.path.realpath(os.path.dirname(self._journal or ""))
 
+    def holds(self, path: str) -> bool:
+        """Whether a path lies in the folder of this attempt, which is gone when a subtask runs."""
+        return path == self.folder or path.startswith(f"{self.folder}/")
+
     @contextmanager
     def claim(self, contents: Iterable[bytes]) -> Iterator[list[str]]:
         """The keys of submissions. Those that did not get through may be made again under the same keys."""
