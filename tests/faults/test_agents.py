@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable
 
 import pytest
 
+from headway.agent import tree
+from headway.control.access import KEPT_S
 from tests.support.cluster import Agent, Cluster, cluster, eventually
 
 
@@ -40,6 +43,26 @@ async def until_one_runs_again(made: Cluster, ids: list[int]) -> None:
         return any(len(made.runs_of(task)) > 1 for task in ids)
 
     await eventually(one_began_again, what="a task begins again")
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+async def test_tasks_go_on_while_the_database_is_away_for_longer_than_their_lease(tmp_path, how):
+    async with cluster(tmp_path, agents=1, HEADWAY_FENCE_S="5", HEADWAY_LOST_S="8") as made:
+        ids = await run_on(made, made.agents[0])
+        if how == "killed":
+            made.postgres.kill()
+        frozen = [made.postgres.child, *tree.children(made.postgres.child)] if how == "frozen" else []
+        for pid in frozen:
+            os.kill(pid, signal.SIGSTOP)
+        # Time is what is tested: what the server knows of the agent's token runs out, and then the lease.
+        await asyncio.sleep(KEPT_S + 5 + 2)
+        for pid in frozen:
+            os.kill(pid, signal.SIGCONT)
+        made.postgres.start()
+        made.held.touch()
+        await made.until_final()
+        await made.assert_sound()
+        assert await attempts(made) == [1] * len(ids), "the server told the agent to hold on"
 
 
 async def test_tasks_go_on_when_the_exchange_side_is_killed(tmp_path):

@@ -98,7 +98,8 @@ CASES = [
     Case("task.come_due", (1, BATCH), {"task_due", "task_pkey"}, 2 * BATCH, BATCH),
     Case("task.come_due", (99, BATCH), {"task_due", "task_pkey"}, 0, 0),
     Case("task.next_due", (), {"task_due"}, 1, 1),
-    Case("task.groups", (), {"task_ready"}, len(GROUPS), len(GROUPS)),
+    # Before version 18 the rows of each loop are rounded up: the last one, which finds nothing, counts too.
+    Case("task.groups", (), {"task_ready"}, len(GROUPS) + 1, len(GROUPS)),
     Case("edge.release", (LEASED, [0], 0, 2**63 - 1, 10_000), {"edge_20260301_pkey", "task_pkey"}, 3 * BATCH, BATCH),
     Case("edge.doomed", (LEASED, [2], 0, 2**63 - 1), {"edge_20260301_pkey", "task_pkey"}, 2 * BATCH, BATCH),
     Case("edge.lock_doomed", (BLOCKED,), {"task_pkey"}, BATCH, BATCH),

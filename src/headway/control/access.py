@@ -8,12 +8,14 @@ import time
 from dataclasses import dataclass, field
 
 from headway.domain.tenant import DEFAULT_TENANT
-from headway.errors import Forbidden, Unauthorized
+from headway.errors import Forbidden, Unauthorized, Unavailable
 from headway.store.database import Database
 from headway.store.queries import query
 from headway.wire import task_token
 
 KEPT_S = 5.0  # a revoked token works for at most this long
+AWAY_S = 60.0  # but a known one this long while the database is away: agents must be able to hear that they shall hold on (hold_s)
+ANSWER_S = 0.5  # the database is away when it says nothing for so long; an agent waits little longer
 _FIND = query("token.find")
 _HOLDER = query("subtask.holder")
 _ADD = query("token.add")
@@ -61,14 +63,28 @@ class Access:
             raise Unauthorized("no token", hint="send `Authorization: Bearer TOKEN`; `headway up` keeps one in its data folder")
         if token.startswith(task_token.PREFIX):
             return await self._attempt(token)
-        known = self._known.get(token)
-        if known is not None and time.monotonic() - known[0] < KEPT_S:
-            return known[1]
+        checked, known = self._known.get(token, (-AWAY_S, None))
+        age = time.monotonic() - checked
+        if known is not None and age < KEPT_S:
+            return known
         finding = self._finding.get(token)
+        if finding is not None and known is not None and age < AWAY_S:
+            return known
         if finding is None:  # one question for all who come with the same token meanwhile
             finding = self._finding[token] = asyncio.ensure_future(self._find(token))
-            finding.add_done_callback(lambda _: self._finding.pop(token, None))
-        return await asyncio.shield(finding)
+            finding.add_done_callback(lambda _: self._found(token))
+        if known is None or age > AWAY_S:
+            return await asyncio.shield(finding)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await asyncio.shield(finding)
+        except (Unavailable, TimeoutError):
+            return known
+
+    def _found(self, token: str) -> None:
+        finding = self._finding.pop(token)
+        if not finding.cancelled():
+            finding.exception()  # told to whoever still waits for it
 
     async def _find(self, token: str) -> Caller:
         async with self.database.cold() as connection:

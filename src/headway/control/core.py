@@ -197,6 +197,7 @@ class Core:
         self.reaper = Reaper(
             database, self.leader, self.definitions, self.fleet, bus, holder, lambda: self.url, settings.lost_s, settings.hold_s
         )
+        self.exchanges.held = self.reaper.watch.held
         self.archivist = Archivist(database, self.leader, clock, settings.retention_days)
 
     async def start(self) -> None:

@@ -6,8 +6,10 @@ ordered again; attempts the agent holds and nobody knows are cancelled.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +65,7 @@ class Exchanges:
     fence_s: float
     hold_s: float
     alone: bool = True  # no other server lives, as far as we know
+    held: Callable[[int], None] = lambda _node: None  # a node was told to hold on
 
     def __post_init__(self) -> None:
         self.results = Results(self.database, self.definitions)
@@ -168,9 +171,11 @@ class Exchanges:
         """Commit the heartbeat; reconcile now and then. False: this boot is lost."""
         trouble = said.trouble[:LONGEST_TROUBLE].replace("\0", "")
         try:
-            drain = await self.heartbeats.beat(session.node, session.boot, trouble)
+            drain = await self._stored(session, trouble)
         except Unavailable:
             reply.hold = self._may_hold(session)
+            if reply.hold:
+                self.held(session.node)
             return True
         if drain is None:
             self.sessions.close(session.node)
@@ -187,6 +192,16 @@ class Exchanges:
             session.last_reconciled = time.monotonic()
             await self._reconcile(session, {(ref[0], ref[1]) for ref in said.held})
         return True
+
+    async def _stored(self, session: Session, trouble: str) -> bool | None:
+        """A database that does not answer is away too: the agent is told to hold on, if it may, before it gives the heartbeat up."""
+        while True:
+            try:
+                async with asyncio.timeout(self.fence_s / 4):  # the agent waits for half of it
+                    return await self.heartbeats.beat(session.node, session.boot, trouble)
+            except TimeoutError:
+                if self._may_hold(session):
+                    raise Unavailable("the database takes long to store a heartbeat") from None
 
     def _may_hold(self, session: Session) -> bool:
         """While the database is away nobody can declare the node lost: we are the only server, or we are its reaper."""

@@ -35,6 +35,11 @@ class Watch:
         self.silent = silent
         return [node for node, (_, quiet) in silent.items() if quiet >= self.lost_s]
 
+    def held(self, node: int) -> None:
+        """It was told to hold on, in place of a heartbeat: its silence begins anew."""
+        if node in self.silent:
+            self.silent[node] = (self.silent[node][0], 0.0)
+
     def rest(self, longest: float) -> float:
         """How long until the next look: not beyond the moment in which a node that stays silent is lost."""
         quietest = max((quiet for _, quiet in self.silent.values()), default=0.0)

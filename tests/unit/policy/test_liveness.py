@@ -31,6 +31,16 @@ def test_a_heartbeat_starts_the_count_over():
         assert watch.tick({1: seen(t // 3)}, now=t * 0.5) == []
 
 
+def test_a_node_that_was_told_to_hold_on_is_silent_from_then_on():
+    watch = Watch(lost_s=5, longest_tick_s=1.5)
+    for t in range(10):
+        assert watch.tick({1: seen(0), 2: seen(0)}, now=t * 0.5) == []
+    watch.held(1)
+    watch.held(3)  # one that the reaper has not seen
+    lost = [watch.tick({1: seen(0), 2: seen(0)}, now=5 + t * 0.5) for t in range(10)]
+    assert lost == [[2]] * 9 + [[1, 2]]
+
+
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=50))
 def test_only_time_the_reaper_watched_counts(gaps):
     watch = Watch(lost_s=5, longest_tick_s=1.5)
