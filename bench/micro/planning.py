@@ -36,7 +36,7 @@ def board_of(tenants: int, nodes: int, luck: random.Random) -> Board:
     for tenant in range(1, tenants + 1):
         for shape in luck.sample(sorted(SHAPES), 1 + tenant % 2):
             keys = []
-            for n in range(max(40, 60_000 // tenants)):
+            for n in range(max(40, (60_000 + 12 * nodes) // tenants)):  # more than the fleet holds: it stays full
                 task += 1
                 keys.append((BASE + datetime.timedelta(seconds=luck.random() + n), 60_000, task))
             head = Head(more=False)

@@ -40,6 +40,7 @@ _JAIN = Gauge("headway_fairness_jain", "Jain's index over tenants that wait", ["
 _UTILISATION = Gauge("headway_fleet_utilisation", "Part of the fleet that is taken, in its scarcest resource", registry=registry)
 _PEAK = Gauge("headway_peak", "1 at peak", registry=registry)
 _MISSED = Total("headway_deadline_missed", "Tasks handed out more than a second after their start_by", ["queue"], registry=registry)
+_KEPT = Total("headway_nodes_kept", "Times a node was kept free for a large task", registry=registry)
 _PROMOTED = Total("headway_promotions", "Tasks that could wait and became urgent", registry=registry)
 _LEADS = Gauge("headway_leader", "1 when this server leads the duty", ["duty"], registry=registry)
 QUEUE_DEPTH = Gauge("headway_queue_depth", "Waiting tasks", ["queue", "state"], registry=registry)
@@ -87,6 +88,10 @@ def planned(count: int, seconds: float, top_k: int) -> None:
     totals["leased"] += count
     _PLAN_SECONDS.observe(seconds)
     _TOP_K.set(top_k)
+
+
+def kept() -> None:
+    _KEPT.inc()
 
 
 def preempted(modes: Iterable[str]) -> None:

@@ -86,3 +86,19 @@ async def test_the_command_line_prints_the_warning_beside_the_id(full: Upped) ->
     assert "after start_by" in said.stderr
     said = full.headway("submit", *AT_ONCE, "--json", "--", "true")
     assert "after start_by" in json.loads(said.stdout)["warning"]
+
+
+async def test_a_tree_whose_first_task_could_not_start_in_time_is_refused_whole(full: Upped) -> None:
+    before = await stored(full)
+    tree = {"name": "strict", "tasks": [{**STRICT, "name": "first"}, {"name": "last", "command": ["true"], "after": "first"}]}
+    http = Http(full.url, token=full.token)
+    try:
+        refused = await http.request("POST", "/v1/trees", body=msgspec.json.encode(tree))
+        said = msgspec.json.decode(refused.body)
+        assert (refused.status, said["code"]) == (409, "cannot_promise")
+        assert await stored(full) == before
+        tree["tasks"] = [{**STRICT, "name": "first", "on_late": "warn"}, {**STRICT, "name": "last", "after": "first"}]
+        taken = await http.request("POST", "/v1/trees", body=msgspec.json.encode(tree))
+        assert taken.status == 201, "what begins after others is not promised"
+    finally:
+        await http.close()

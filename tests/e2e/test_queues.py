@@ -37,13 +37,13 @@ def test_a_task_waits_in_a_paused_queue_is_explained_changed_and_runs_after_it_i
     number = headway(up, "submit", "-o", "quiet", "--queue", "nights", "--", "echo", "done").stdout.strip()
     said = headway(up, "explain", number).stdout
     assert "queue nights is paused" in said
-    assert "would help: headway queue resume QUEUE" in said
+    assert "headway queue resume " in said
     headway(up, "change", number, "--set", "delay_tolerance=0", "--set", "name=another")
     shown = value(up, "show", number)
     shown = shown[0] if isinstance(shown, list) else shown
     assert shown.get("task", shown)["name"] == "another"
     listed = {one["name"]: one for one in value(up, "queue", "ls")}
-    assert (listed["nights"]["state"], listed["nights"]["ready"], listed["nights"]["hours"]) == ("paused", 1, ["0:00-24:00"])
+    assert (listed["nights"]["state"], listed["nights"]["ready"], listed["nights"]["hours"]) == ("paused", 1, ["00:00-24:00"])
     headway(up, "queue", "resume", "nights")
     headway(up, "wait", number, "--timeout", "30s")
     assert "running" in headway(up, "explain", number).stdout

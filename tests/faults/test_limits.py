@@ -69,3 +69,61 @@ async def test_three_servers_keep_to_one_limit_though_one_is_killed(dsn, tmp_pat
     assert ENOUGH <= len(taken) <= stored, "what was paid for can be used, and what was acknowledged is there"
     assert stored <= BURST + RATE * took_s, "also what the killed server stored and did not acknowledge"
     assert_within(taken, rate=RATE, burst=BURST)
+
+
+async def test_the_quota_of_waiting_tasks_and_the_limit_on_waiting_hold_though_servers_are_killed(dsn, tmp_path):
+    """Nobody may take the room a killed server held beyond the quota, nor is it lost; what expires, expires (E6 E7)."""
+    most = 60
+    servers = [Server(f"server-{n}", tmp_path, dsn, {}) for n in range(2)]
+    try:
+        for server in servers:
+            await server.start()
+        await ask(servers[0], TOKEN, "POST", "/v1/tenants", {"name": "small", "isolation": "none", "max_waiting": most})
+        token = msgspec.json.decode((await ask(servers[0], TOKEN, "POST", "/v1/keys", {"tenant": "small", "role": "tenant"})).body)["token"]
+        late = msgspec.json.decode((await ask(servers[1], TOKEN, "POST", "/v1/tasks", {"command": ["true"], "max_wait": "8s"})).body)["id"]
+
+        async def fill(server: Server) -> None:
+            for _ in range(60):
+                try:
+                    await ask(server, token, "POST", "/v1/tasks", [{"command": ["true"]}] * 3)
+                except (ConnectionError, TimeoutError):
+                    return
+
+        async def kill_soon() -> None:
+            await eventually(lambda: waiting(dsn, at_least=most // 3), seconds=60)
+            servers[0].kill()
+
+        await asyncio.gather(fill(servers[0]), fill(servers[1]), kill_soon())
+        assert await waiting(dsn) <= most
+        servers[1].kill()
+        again = Server("server-2", tmp_path, dsn, {})
+        servers.append(again)
+        await again.start()
+
+        async def is_full() -> bool:
+            await ask(again, token, "POST", "/v1/tasks", {"command": ["true"]})
+            return await waiting(dsn) >= most
+
+        await eventually(is_full, seconds=60)
+        assert (await ask(again, token, "POST", "/v1/tasks", {"command": ["true"]})).status == 429
+        assert await waiting(dsn) == most
+        await eventually(lambda: has_expired(again, late), seconds=60)
+    finally:
+        for server in servers:
+            server.kill()
+
+
+async def waiting(dsn: str, *, at_least: int = 0) -> int:
+    """Tasks of the tenant that wait; nothing when they are fewer than that."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        sql = "select count(*) from headway.task t join headway.tenant n on n.id = t.tenant where n.name = 'small' and t.state in (0, 1, 2)"
+        count = await connection.fetchval(sql)
+    finally:
+        await connection.close()
+    return int(count) if count >= at_least else 0
+
+
+async def has_expired(server: Server, task: str) -> bool:
+    answer = await ask(server, TOKEN, "GET", f"/v1/tasks/{task}", None)
+    return bool(msgspec.json.decode(answer.body)["state"] == "expired")

@@ -109,6 +109,7 @@ CASES = [
     Case("queue.promote", (READY, 99), {"task_pkey"}, 0, 0),
     Case("queue.depths", (2, 1_000, BATCH, NOW), {"task_ready"}, (3 * BATCH + 4) * SHAPES, SHAPES),
     Case("queue.held_by_tenant", (4,), {"task_node"}, NODES * HERE, SHAPES),
+    Case("explain.held", ([7], 301), {"task_node"}, 301, 301),
     Case("explain.ahead", (1, NOW, 0, 0, BATCH), {"task_ready"}, SHAPES * (BATCH + 2), 1),
 ]  # fmt: skip
 

@@ -8,6 +8,7 @@ import pytest
 from headway.api.tasks import _promise
 from headway.control import promises
 from headway.control.promises import _Count
+from headway.domain.queues import Queue
 from headway.errors import CannotPromise
 from tests.support.engine import ScriptedAgent, engine, eventually, function, submit
 
@@ -84,3 +85,18 @@ async def test_a_count_goes_on_by_what_is_stored_and_what_starts_until_the_next_
 def test_a_count_never_falls_below_nothing():
     count = _Count(at=10.0, tasks=100)
     assert [count.now(at, per_s=10.0) for at in (10.0, 12.0, 100.0)] == [100, 80, 0]
+
+
+async def test_at_its_quota_a_tenant_is_promised_the_end_of_its_own_and_behind_a_closed_queue_its_hours(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core, cpus=8).join()
+        async with core.database.cold() as connection:
+            await connection.execute("update tenant set subscription = '{\"max_running\": 1}'::jsonb, changed_at = clock_timestamp()")
+        await core.tenants.refresh()
+        await submit(core, function(resources=WHOLE, execution_cap="100s"))
+        await agent.orders()
+        wait = await core.promises.wait(1, await drafts(core, function(resources=WHOLE)))
+        assert wait is not None
+        assert 1 < wait < 100, "half of unknown runs up to 100 s"
+        await core.queues.add(Queue("shut", paused=True))
+        assert await core.promises.wait(1, await drafts(core, function(queue="shut"))) is None

@@ -209,6 +209,27 @@ async def test_what_was_put_off_at_peak_is_on_record(dsn):
         assert row["ended_at"] is not None
 
 
+async def test_a_peak_that_put_nothing_off_ends_on_record_too_and_one_of_a_dead_leader_is_the_next_ones(dsn):
+    async with engine(dsn, holder="old") as core:
+        agent = await ScriptedAgent(core, cpus=10).join()
+        big = await fill(core, agent, 9, category="urgent")
+        await core.planner.run_once()
+        await core.outlook.run_once()
+    async with engine(dsn, holder="new") as core:
+
+        async def peaks(*, ended: bool) -> bool:
+            await core.planner.run_once()
+            await core.outlook.run_once()
+            async with core.database.cold() as connection:
+                rows = await connection.fetch("select ended_at is not null as ended, utilisation from peak")
+            return [row["ended"] for row in rows] == [ended] and rows[0]["utilisation"] >= 0.9
+
+        await eventually(lambda: peaks(ended=False))
+        agent.core = core
+        await agent.succeed(big)
+        await eventually(lambda: peaks(ended=True))
+
+
 async def test_a_new_leader_goes_on_with_the_peak_of_the_old_one(dsn):
     async with engine(dsn, holder="old") as core:
         agent = await ScriptedAgent(core, cpus=10).join()
@@ -374,6 +395,30 @@ async def test_a_waiting_task_is_explained_in_the_planners_words_with_an_estimat
         done = await explained(core, held)
         assert done.state == "succeeded"
         assert "waiting for room" in done.spent
+
+
+async def test_on_a_full_fleet_the_estimate_is_the_end_of_what_runs_there_and_so_is_the_promise(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core, cpus=1).join()
+        history = "insert into run_sample (work, task, tenant, seconds, name) select 1, n, 1, 100, 'long' from generate_series(1, 200) n"
+        async with core.database.cold() as connection:
+            await connection.execute(history)
+        [runs] = (await submit(core, function(name="long", resources={"cpus": 1}, execution_cap="1h"))).ids
+        await agent.orders()
+        assert await state_of(core, runs) == State.LEASED
+
+        async def is_full() -> bool:
+            return (await core.outlook.read()).utilisation >= 0.95
+
+        await eventually(is_full)
+        [task] = (await submit(core, function(resources={"cpus": 1}, delay_tolerance="1d"))).ids
+        found = (await explained(core, task)).estimate
+        assert found is not None
+        assert 30 < (found.at - core.clock.now()).total_seconds() < 110
+        asked = (await core.drafts.read(1, b'[{"function": "m:f", "resources": {"cpus": 1}}]', ndjson=False, key=None))[0]
+        promised = await core.promises.wait(1, asked)
+        assert promised is not None
+        assert promised > 30
 
 
 async def test_blocked_and_scheduled_tasks_say_for_what_and_until_when(dsn):

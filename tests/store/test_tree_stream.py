@@ -67,6 +67,7 @@ async def test_a_long_chain_has_a_level_for_each_task_and_runs_in_order(dsn):
         ([function(name="a", after=["nobody"])], InvalidInput, "not in this tree"),
         ([function(name="a", after=["b", "b"]), function(name="b")], InvalidInput, "names each task once"),
         ([function(name="a", for_each=[1])], InvalidInput, "for_each cannot be part of a stream"),
+        ([function(name="a", on_late="refuse")], InvalidInput, "on_late: refuse cannot be part of a stream"),
         ([], InvalidInput, "empty"),
     ],
 )

@@ -115,7 +115,7 @@ def shares_of(core: Core, plan: PlanState, tenant: int | None) -> list[ShareView
     """The largest shares of the fleet; of a tenant only its own."""
     wanted = {t: one for t, one in plan.tenants.items() if tenant is None or t == tenant}
     largest = sorted(wanted.items(), key=lambda item: -item[1].share)[:SHOWN]
-    return [ShareView(core.tenants.names.get(t, str(t)), one.share, one.waits) for t, one in largest]
+    return [ShareView(core.tenants.names.get(t, str(t)), one.share, one.waiting > 0) for t, one in largest]
 
 
 async def _one(core: Core, name: str, tenant: int | None) -> QueueView:

@@ -66,9 +66,10 @@ def _explained(found: Explanation) -> str:
     for reason in found.reasons[1:]:
         lines.append(f"also: {reason.text}")
     for reason in found.reasons:
-        if reason.remedy or reason.until is not None:
-            until = f" (at {when(reason.until)})" if reason.until is not None else ""
-            lines.append(f"would help: {reason.remedy or reason.text}{until}")
+        if reason.until is not None:
+            lines.append(f"until: {when(reason.until)}")
+        if reason.remedy:
+            lines.append(f"would help: {reason.remedy}")
     if (order := found.order) is not None:
         lines.append(
             fields(

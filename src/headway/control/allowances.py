@@ -8,6 +8,7 @@ A refusal is remembered, so that a tenant that floods a server does not flood th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -31,6 +32,7 @@ SPENT_WITHIN_S = (
 )
 IDLE_S = 3.0  # what was not used for so long goes back
 LOOK_S = 1.0
+AT_ONCE = 200  # tenants whose leftovers go back in one transaction
 AHEAD = 8  # requests of the same size that shall not have to ask
 REMEMBERED_S = 1.0  # how long a refusal is believed
 FULL_RETRY_S = 5.0  # when to come again after the waiting quota refused
@@ -216,10 +218,10 @@ class Allowances:
 
     async def _lease(self, connection: Connection, tenant: int, allowance: Allowance, had: _Had, count: int) -> _Answer:
         limit, most = allowance.limit, allowance.subscription.max_waiting
-        row = await connection.fetchrow(_LOCK, tenant)
+        row = await connection.fetchrow(_LOCK, [tenant])
         if row is None:
             await connection.execute(_BEGIN, tenant, limit.burst if limit is not None else 0.0)
-            row = await connection.fetchrow(_LOCK, tenant)
+            row = await connection.fetchrow(_LOCK, [tenant])
         now, held = row["now"], _held.decode(row["held"])
         slots = 0
         if most is not None:
@@ -241,7 +243,7 @@ class Allowances:
         if leased.wait > 0:
             slots = 0
         mine = Held(now + LASTS_S, leased.holds, slots + allowance.in_flight)
-        await _keep(connection, tenant, Bucket(leased.bucket.tokens, leased.bucket.at, {**leased.bucket.held, self.server: mine}))
+        await _keep(connection, {tenant: Bucket(leased.bucket.tokens, leased.bucket.at, {**leased.bucket.held, self.server: mine})})
         return _Answer(leased.holds, slots, leased.bucket.tokens, leased.wait)
 
     def rate_of(self, tenant: int) -> tuple[int, int, float] | None:
@@ -267,36 +269,50 @@ class Allowances:
                 log("allowances.wait", level="warning", error=str(error))
 
     async def run_once(self) -> int:
-        """How many tenants' leftovers went back."""
-        now, returned = self.monotonic(), 0
-        for tenant, allowance in list(self.limited.items()):
-            if now < allowance.until and allowance.is_idle(now):
-                async with allowance.asking:
-                    returned += await self._give_back(tenant, allowance)
+        """How many tenants' leftovers went back: of many in one transaction, since each costs a commit."""
+        returned = 0
+        for low in range(0, len(self.limited), AT_ONCE):
+            returned += await self._give_back(list(self.limited)[low : low + AT_ONCE])
         return returned
 
-    async def _give_back(self, tenant: int, allowance: Allowance) -> bool:
+    async def _give_back(self, tenants: list[int]) -> int:
+        """Of those that are idle. Nobody asks for more of them meanwhile: a lease would be taken for what was given back."""
         now = self.monotonic()
-        if not allowance.is_idle(now):
-            return False  # it was used while we waited for our turn
-        limit, had = allowance.limit or NO_RATE, allowance.take_away(now)
-        allowance.until = 0.0
+        idle = {
+            tenant: allowance for tenant in tenants
+            if (allowance := self.limited.get(tenant)) is not None
+            and now < allowance.until and allowance.is_idle(now) and not allowance.asking.locked()
+        }  # fmt: skip
+        if not idle:
+            return 0
+        async with contextlib.AsyncExitStack() as turns:
+            for allowance in idle.values():
+                await turns.enter_async_context(allowance.asking)  # nobody has it: this does not wait
+            await self._return(idle, {tenant: allowance.take_away(now) for tenant, allowance in idle.items()})
+        return len(idle)
+
+    async def _return(self, idle: dict[int, Allowance], had: dict[int, _Had]) -> None:
+        for allowance in idle.values():
+            allowance.until = 0.0
 
         async def work(connection: Connection) -> None:
-            row = await connection.fetchrow(_LOCK, tenant)
-            bucket = Bucket(row["tokens"], row["at"], _held.decode(row["held"]))
-            bucket = rate_limit.give_back(
-                bucket, limit, server=self.server, keeps=had.tokens, now=row["now"], lasts=LASTS_S, owed=had.owed
-            )
-            await _keep(connection, tenant, bucket)
+            buckets = {}
+            for row in await connection.fetch(_LOCK, list(idle)):
+                tenant, bucket = row["tenant"], Bucket(row["tokens"], row["at"], _held.decode(row["held"]))
+                buckets[tenant] = rate_limit.give_back(
+                    bucket, idle[tenant].limit or NO_RATE, server=self.server, keeps=had[tenant].tokens, now=row["now"], lasts=LASTS_S,
+                    owed=had[tenant].owed,
+                )  # fmt: skip
+            await _keep(connection, buckets)
 
         await self.database.transact(work)
-        allowance.forget()
-        return True
+        for allowance in idle.values():
+            allowance.forget()
 
 
-async def _keep(connection: Connection, tenant: int, bucket: Bucket) -> None:
-    await connection.execute(_KEEP, tenant, bucket.tokens, bucket.at, msgspec.json.encode(bucket.held).decode())
+async def _keep(connection: Connection, buckets: dict[int, Bucket]) -> None:
+    rows = [(tenant, bucket.tokens, bucket.at, msgspec.json.encode(bucket.held).decode()) for tenant, bucket in buckets.items()]
+    await connection.execute(_KEEP, *map(list, zip(*rows, strict=True)))
 
 
 def _refuse_at_once(allowance: Allowance, count: int, now: float) -> None:

@@ -51,6 +51,8 @@ from headway.control.queueviews import QueueViews
 from headway.control.rates import Rates
 from headway.control.reaper import Reaper
 from headway.control.reports import ReportDesk
+from headway.control.reserving import Reserving
+from headway.control.scenes import Scenes
 from headway.control.schedules import Schedules
 from headway.control.secrets import Secrets
 from headway.control.sessions import Sessions
@@ -150,10 +152,12 @@ class Core:
             lambda nodes: self.notifier.orders(nodes),
         )
         self.outlook = Outlook(database, self.leader, self.planner, clock)
-        self.promises = Promises(database, self.outlook, self.fleet)
+        self.scenes = Scenes(database, self.definitions, self.predictions)
+        self.promises = Promises(database, self.outlook, self.fleet, self.scenes, self.planner.claim_of, clock)
         self.queue_views = QueueViews(database, clock, self.definitions, self.queues, self.outlook)
         self.notifier = Notifier(database, holder, bus, self.planner, self.exchanges, self.tenants)
-        self.explaining = Explaining(database, clock, self.definitions, self.queues, self.fleet, self.planner, self.outlook)
+        self.explaining = Explaining(database, clock, self.definitions, self.queues, self.fleet, self.planner, self.outlook, self.scenes)
+        self.reserving = Reserving(self.planner, self.scenes, clock)
         self.preemption = Preemption(database, self.leader, self.planner, self.definitions, bus, clock)
 
     def _make_work(self) -> None:
@@ -219,6 +223,8 @@ class Core:
         planner = Loop("planner", self.leader, self.planner.run_once, wake=self.planner.wake, step_down=self.planner.step_down)
         preemption = Loop("planner", self.leader, self.preemption.run_once)
         self.preemption.wake = preemption.wake.set
+        reserving = Loop("planner", self.leader, self.reserving.run_once)
+        self.reserving.wake = reserving.wake.set
         outlook = Loop("planner", self.leader, self.outlook.run_once)
         self.outlook.wake = outlook.wake.set
         dispatcher = Loop("dispatcher", self.leader, self.dispatcher.run_once)
@@ -227,7 +233,7 @@ class Core:
             self.admission.run, self.desk.run, self.heartbeats.run, self.notifier.run, self.waiting.run, self._beats, planner.run,
             timekeeper.run, firing.run, feasibility.run, preemption.run, Loop("reaper", self.leader, self.reaper.run_once).run,
             dispatcher.run, self.deliveries.run,
-            outlook.run, self.allowances.run, bounded_waiting.run,
+            outlook.run, reserving.run, self.allowances.run, bounded_waiting.run,
             Loop("archivist", self.leader, self._archive).run,
         ]  # fmt: skip
         self._tasks = [asyncio.ensure_future(_forever(loop)) for loop in loops]

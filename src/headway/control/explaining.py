@@ -5,27 +5,34 @@ Works on any server: what only the leading planner knows, it publishes (see cont
 
 from __future__ import annotations
 
+import asyncio
 import datetime
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from headway.control.clock import Clock
 from headway.control.definitions import Definitions
 from headway.control.fleet import Fleet
-from headway.control.outlook import Outlook, PlanState
+from headway.control.outlook import Outlook, PlanState, TenantState
 from headway.control.planner import Planner
 from headway.control.queues import Queues
+from headway.control.scenes import Scenes
 from headway.domain.identity import ms_of
 from headway.domain.lifecycle import State
+from headway.domain.resources import Resources, fits
 from headway.policy.explain import Answer, Facts, explain, spent
 from headway.policy.fairness import over_quota
+from headway.policy.forecast import Held, Rival, Scene, share_of
 from headway.policy.peak import judge
-from headway.policy.room import NodeRoom, Refusal, need_of, refuse
+from headway.policy.room import Kept, NodeRoom, Refusal, need_of, refuse
 from headway.store.database import Connection, Database
 from headway.store.queries import query
 from headway.wire.views.explanations import Estimate, Explanation, OrderView, Reason
 
 COUNTED = 10_000
+SLOWEST = 0.001  # tasks a second: a tenant with fewer is no rival
 _AHEAD = query("explain.ahead")
 _BLOCKERS = query("explain.blockers")
 _LIST_DUE = query("explain.list_due")
@@ -44,12 +51,13 @@ class Explaining:
     fleet: Fleet
     planner: Planner
     outlook: Outlook
+    scenes: Scenes
 
     async def explain(self, row: Any) -> Explanation:
         """Why the task of this row (of the view of all tasks) is where it is."""
         state = State(row["state"])
         created = datetime.datetime.fromtimestamp(ms_of(row["id"]) / 1000, datetime.UTC)
-        times = spent(created, row["eligible_at"], row["leased_at"], row["started_at"], row["ended_at"])
+        times = spent(created, row["eligible_at"], row["leased_at"], row["started_at"], row["ended_at"], self.clock.now())
         found = Explanation(str(row["id"]), state.word, "", spent=times)
         if state in (State.LEASED, State.RUNNING) or state.final:
             await self._add_attempts(row, found)
@@ -57,7 +65,7 @@ class Explaining:
             return found
         plan = await self.outlook.read()
         facts = await self._facts(row, state, plan)
-        _fill(found, explain(facts), facts)
+        _fill(found, await asyncio.to_thread(explain, facts), facts)  # futures take a while
         if state is State.READY:
             share = plan.tenants[row["tenant"]].share if row["tenant"] in plan.tenants else 0.0
             found.order = OrderView(
@@ -78,10 +86,12 @@ class Explaining:
             list_due = await connection.fetchval(_LIST_DUE, row["id"]) if state is State.BLOCKED else False
             beneficiary = await connection.fetchval(_BENEFICIARY, row["id"]) if state is State.PAUSED else None
             quota = await self._quota(connection, tenant, asked) if state is State.READY else []
-            rooms = await self._rooms(connection) if state is State.READY else []
+            rooms = await self._rooms(connection, plan) if state is State.READY else []
         refusals: list[Refusal] = [found for room in rooms if (found := refuse(asked, room)) is not None]
         own = plan.tenants.get(tenant)
         share = own.share if own is not None else 0.0
+        due = row["start_by"] <= now + datetime.timedelta(seconds=plan.lead_s)
+        waits = state is State.READY and (quota or ahead or len(refusals) == len(rooms))
         return Facts(
             state=state,
             now=now,
@@ -92,11 +102,15 @@ class Explaining:
             quota=quota,
             refusals=refusals,
             nodes=len(rooms),
+            kept=next((room.name for room in rooms if room.kept is not None and room.kept.task == row["id"]), None),
             ahead=ahead,
-            due=row["start_by"] <= now + datetime.timedelta(seconds=plan.lead_s),
+            due=due,
             entitled=share < plan.level,
-            tenants_before=sum(1 for t, one in plan.tenants.items() if t != tenant and one.waits and one.share < share),
+            tenants_before=sum(1 for t, one in plan.tenants.items() if t != tenant and one.waiting and one.share < share),
             rate_per_s=_rate(plan, tenant),
+            scene=await self._scene(row, asked, rooms, plan, ahead, at_quota=bool(quota)) if waits else None,
+            task=row["id"],
+            queue=rules.queue,
             lead_s=plan.lead_s,
             blockers=[(r["id"], r["name"], State(r["state"]).word) for r in blockers],
             held=row["hold_at"] is not None if "hold_at" in row else False,
@@ -104,6 +118,41 @@ class Explaining:
             list_due=list_due,
             cancelling=row["cancel_at"] is not None,
         )
+
+    async def _scene(
+        self, row: Any, asked: Resources, rooms: Sequence[NodeRoom], plan: PlanState, ahead: int, *, at_quota: bool
+    ) -> Scene | None:
+        """What it meets; None where that is too much to look at one by one."""
+        open_rooms = [room for room in rooms if not room.closed]
+        fitting = [room for room in open_rooms if fits(asked, room.capacity)]
+        held = await self.scenes.held([room.id for room in open_rooms]) if open_rooms else None
+        if held is None:
+            return None
+        capacity = tuple(map(sum, zip(*(room.capacity.amounts() for room in open_rooms), strict=True)))
+        tenants = {t: one for t, one in plan.tenants.items() if one.waiting or one.rate > SLOWEST} | {row["tenant"]: _own(row, plan, ahead)}
+        rivals = [self._rival(t, one, held, capacity, at_quota=at_quota and t == row["tenant"]) for t, one in tenants.items()]
+        return Scene(
+            need=need_of(asked),
+            tenant=row["tenant"],
+            free=[(room.id, tuple(room.free)) for room in fitting],
+            capacity=capacity,
+            held=held,
+            rivals=rivals,
+            slack_s=max((row["start_by"] - self.clock.now()).total_seconds() - plan.lead_s, 0.0),
+            level=plan.level,
+            urgent=plan.urgent,
+            due_first=plan.due_first,
+            fill=plan.fill if plan.keep else 1.0,
+        )
+
+    def _rival(self, tenant: int, state: TenantState, held: Sequence[Held], capacity: Sequence[int], *, at_quota: bool) -> Rival:
+        claim = self.planner.claim_of(tenant)
+        stretch = 1.0 / claim.weight
+        most = float(claim.max_running) if claim.max_running is not None else math.inf
+        if at_quota:  # of whatever kind: it gets one for each that it gives back
+            most = min(most, sum(1 for one in held if one.tenant == tenant))
+        share = share_of(tenant, held, capacity) * stretch
+        return Rival(tenant, state.waiting, state.rate, share, min(state.due, state.waiting), stretch, most)
 
     async def _quota(self, connection: Connection, tenant: int, asked: Any) -> list[str]:
         claim = self.planner.claim_of(tenant)
@@ -117,7 +166,7 @@ class Explaining:
                 amounts[i] += amount * row["count"]
         return over_quota(claim, sum(row["count"] for row in rows), amounts, need_of(asked))
 
-    async def _rooms(self, connection: Connection) -> list[NodeRoom]:
+    async def _rooms(self, connection: Connection, plan: PlanState) -> list[NodeRoom]:
         """Every node with its room: the planner's own books if we keep them, else counted from the database."""
         if self.planner.leading_epoch >= 0:
             return list(self.planner.rooms.values())
@@ -126,6 +175,10 @@ class Explaining:
         await self.definitions.load_shapes(row["shape"] for row in rows)
         for row in rows:
             rooms[row["node"]].allocate(need_of(self.definitions.shapes[row["shape"]]), row["count"])
+        await self.definitions.load_shapes(kept.shape for kept in plan.kept.values())
+        for node, kept in plan.kept.items():
+            if node in rooms:
+                rooms[node].kept = Kept(kept.shape, self.definitions.shapes[kept.shape], kept.task)
         return list(rooms.values())
 
     async def _add_attempts(self, row: Any, found: Explanation) -> None:
@@ -145,12 +198,18 @@ def _fill(found: Explanation, answer: Answer, facts: Facts) -> None:
         found.estimate = Estimate(*moments)
 
 
+def _own(row: Any, plan: PlanState, ahead: int) -> TenantState:
+    """The task's own tenant: only what goes before it counts."""
+    own = plan.tenants.get(row["tenant"], TenantState())
+    return TenantState(own.share, own.rate, ahead, min(own.due, ahead))
+
+
 def _rate(plan: PlanState, tenant: int) -> float:
     """How fast tasks of this tenant are handed out: as measured, or its part of what the fleet ends."""
     own = plan.tenants.get(tenant)
-    if own is not None and own.rate > 0.001:
+    if own is not None and own.rate > SLOWEST:
         return own.rate
-    waiting = sum(1 for one in plan.tenants.values() if one.waits)
+    waiting = sum(1 for one in plan.tenants.values() if one.waiting)
     return plan.drain_per_s / max(waiting, 1)
 
 

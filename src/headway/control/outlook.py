@@ -34,6 +34,7 @@ _PROMOTE = query("queue.promote")
 _PUBLISH = query("queue.publish")
 _STATE = query("queue.state")
 _PEAK = query("queue.peak")
+_OPEN_PEAK = query("queue.open_peak")
 
 
 class TenantState(msgspec.Struct, omit_defaults=True):
@@ -41,7 +42,15 @@ class TenantState(msgspec.Struct, omit_defaults=True):
 
     share: float = 0.0
     rate: float = 0.0
-    waits: bool = False
+    waiting: int = 0  # tasks the planner knows of, at most 4,000 of each shape; none while it has as many running as it may
+    due: int = 0  # of those
+
+
+class KeptState(msgspec.Struct):
+    """A node that is kept free for a task."""
+
+    task: int
+    shape: int
 
 
 class PlanState(msgspec.Struct, omit_defaults=True):
@@ -53,11 +62,15 @@ class PlanState(msgspec.Struct, omit_defaults=True):
     lead_s: float = 2.0
     top_k: int = 0
     drain_per_s: float = 0.0
+    urgent: float = 0.0  # part of the tasks that come
+    due_first: bool = False
+    fill: float = 1.0  # what can wait takes the fleet up to here
     level: float = 1.0
     promoted: int = 0
     missed: dict[str, int] = {}  # by queue
     jain: dict[str, float] = {}  # by cost class, over the tenants that wait
     tenants: dict[int, TenantState] = {}
+    kept: dict[int, KeptState] = {}  # by node
 
 
 class Episode(msgspec.Struct):
@@ -125,6 +138,10 @@ class Outlook:
         conditions.missed.update(state.missed)
         self.shares = {tenant: one.share for tenant, one in state.tenants.items()}
         self.rates = {tenant: one.rate for tenant, one in state.tenants.items()}
+        async with self.database.cold() as connection:
+            row = await connection.fetchrow(_OPEN_PEAK)
+        if row is not None:  # it goes on, or ends with our first look
+            self.peak = Episode(**row)
         self._promoted_ids.clear()
         self._epoch = self.planner.leading_epoch
 
@@ -183,12 +200,11 @@ class Outlook:
         ended = None if conditions.pressure.peak else now
         if ended is not None:
             self.peak = None
-        if episode.held_tasks or ended is None:
-            async with self.database.cold() as connection:
-                await connection.execute(
-                    _PEAK, episode.began_at, ended, episode.utilisation, episode.capacity, episode.held_tasks, episode.held_cpus,
-                    episode.held_seconds,
-                )  # fmt: skip
+        async with self.database.cold() as connection:
+            await connection.execute(
+                _PEAK, episode.began_at, ended, episode.utilisation, episode.capacity, episode.held_tasks, episode.held_cpus,
+                episode.held_seconds,
+            )  # fmt: skip
 
     def _put_off(self) -> tuple[int, float]:
         """Known tasks, and their cpus, that wait only because it is peak."""
@@ -216,26 +232,31 @@ class Outlook:
 
     def state(self) -> PlanState:
         board, conditions = self.planner.board, self.planner.conditions
-        usage = board.usage
-        waiting = {tenant for lane in board.lanes.values() for tenant in lane.tenants}
+        usage, pressure = board.usage, conditions.pressure
+        waiting = board.counted()
+        waiting = {tenant: count for tenant, count in waiting.items() if usage.allowance(tenant, (), 1)}
         known = sorted(self.shares, key=lambda tenant: (tenant not in waiting, -self.shares[tenant]))[:PUBLISHED]
         classes: dict[str, list[float]] = {}
         for tenant in waiting:
             held = usage.tenants.get(tenant)
-            if held is not None and usage.allowance(tenant, (), 1):
+            if held is not None:
                 classes.setdefault(held.claim.cost_class, []).append(self.shares.get(tenant, 0.0))
         return PlanState(
-            peak=conditions.pressure.peak,
+            peak=pressure.peak,
             keep=conditions.tight,
             utilisation=board.rooms.utilisation(),
-            lead_s=conditions.pressure.lead_s,
+            lead_s=pressure.lead_s,
             top_k=conditions.top_k or TOP_K,
-            drain_per_s=conditions.pressure.drain_per_s,
+            drain_per_s=pressure.drain_per_s,
+            urgent=min(pressure.urgent_per_s / pressure.drain_per_s, 1.0) if pressure.drain_per_s > 0 else 0.0,
+            due_first=pressure.due_first and not board.flooded,
+            fill=pressure.fill if pressure.fill is not None else 1.0,
             level=usage.level,
             promoted=self.promoted,
             missed=dict(conditions.missed),
             jain={name: jain(shares) for name, shares in classes.items()},
-            tenants={t: TenantState(self.shares[t], self.rates.get(t, 0.0), t in waiting) for t in known},
+            tenants={t: TenantState(self.shares[t], self.rates.get(t, 0.0), *waiting.get(t, (0, 0))) for t in known},
+            kept={node: KeptState(one.task, one.group[1]) for node, one in board.keeping.nodes.items()},
         )
 
     def _measure(self, state: PlanState) -> None:

@@ -291,7 +291,9 @@ class Planner:
         most = top_k(free=self.board.free_tasks(), ahead=ahead, most=TOP_K)
         conditions.top_k = most
         pressure = conditions.pressure
-        return Round(most, now + datetime.timedelta(seconds=pressure.lead_s), conditions.gate, pressure.due_first, pressure.fill)
+        windows = {node: kept.left_s(now) for node, kept in self.board.keeping.nodes.items()}
+        horizon = now + datetime.timedelta(seconds=pressure.lead_s)
+        return Round(most, horizon, conditions.gate, pressure.due_first, pressure.fill, windows)
 
     def step_down(self) -> None:
         self._epoch = -1

@@ -7,20 +7,30 @@ counted every few seconds, and in between the count goes on by what was stored h
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from headway.control.clock import Clock
+from headway.control.definitions import Interned
 from headway.control.draft import Draft
 from headway.control.fleet import Fleet
 from headway.control.outlook import Outlook, PlanState
+from headway.control.scenes import Scenes
+from headway.domain.resources import Resources
 from headway.domain.units import duration_text
 from headway.errors import CannotPromise
-from headway.policy.promise import Load, predicted_wait
+from headway.policy.fairness import Claim, over_quota
+from headway.policy.forecast import Held, ends_of
+from headway.policy.peak import judge
+from headway.policy.placement import Gate
+from headway.policy.promise import FULL, Load, predicted_wait
+from headway.policy.room import need_of
 from headway.store.database import Database
 from headway.store.queries import query
 
 PLAN_S = 1.0  # how long a plan counts as new
 COUNT_S = 5.0  # and a count
+EVENLY_PER_S = 10.0  # when more end in a second, their rate says when the next will
 COUNTED = 10_000  # ready tasks; behind more than these it is at least as late
 _READY = query("allowance.ready")
 
@@ -31,6 +41,7 @@ class _Count:
 
     at: float
     tasks: int
+    ends: tuple[float, ...] = ()  # when its own running tasks will probably have ended, if it has as many as it may
 
     def now(self, at: float, per_s: float) -> int:
         return max(0, self.tasks - round((at - self.at) * per_s))
@@ -41,6 +52,10 @@ class Promises:
     database: Database
     outlook: Outlook
     fleet: Fleet
+    scenes: Scenes
+    claim_of: Callable[[int], Claim]
+    clock: Clock
+    _ends: tuple[float, ...] = ()
     _plan: tuple[float, PlanState] = (-PLAN_S, PlanState())
     _counts: dict[int, _Count] = field(default_factory=dict)
 
@@ -70,25 +85,62 @@ class Promises:
         """
         if any(draft.at_us is not None or draft.edges for draft in drafts[:1]):
             return None
-        return predicted_wait(await self._load(tenant), -1 if stored else len(drafts) - 1)
+        load = await self._load(tenant, drafts[0].interned.definition.resources)
+        closed = self._closed_for(drafts[0].interned)
+        if closed is None:
+            return None
+        wait = predicted_wait(load, -1 if stored else len(drafts) - 1)
+        return max(wait, closed) if wait is not None else None
 
-    async def _load(self, tenant: int) -> Load:
+    def _closed_for(self, kind: Interned) -> float | None:
+        """Seconds until the queue of a task lets it go; None when nobody knows."""
+        definitions, now = self.scenes.definitions, self.clock.now()
+        rules = kind.definition.rules
+        verdict = judge(rules, definitions.queues.get(rules.queue), peak=self._plan[1].peak, keep=False, now=now)
+        if verdict.gate is not Gate.CLOSED:
+            return 0.0
+        return (verdict.until - now).total_seconds() if verdict.until is not None else None
+
+    async def _load(self, tenant: int, asked: Resources) -> Load:
         now = time.monotonic()
         if now - self._plan[0] >= PLAN_S:
             self._plan = (now, self._plan[1])  # those who come meanwhile go by the last one
             self._plan = (now, await self.outlook.read())
+            self._ends = await self._next_ends(self._plan[1])
         plan = self._plan[1]
         count = self._counts.get(tenant)
         if count is None or now - count.at >= COUNT_S:
-            count = await self._count(tenant, now)
+            count = await self._count(tenant, asked, now)
         own = plan.tenants.get(tenant)
         rate = own.rate if own is not None and own.rate > 0 else plan.drain_per_s
         nodes = sum(not node.closed for node in self.fleet.nodes.values())
-        return Load(nodes, plan.utilisation, count.now(now, rate), rate, plan.top_k)
+        if count.ends:  # what others do does not matter
+            return Load(nodes, 1.0, count.now(now, 0.0), 0.0, plan.top_k, count.ends)
+        rivals = sum(1 for one, other in plan.tenants.items() if other.waiting and one != tenant) + 1
+        return Load(nodes, plan.utilisation, count.now(now, rate), rate, plan.top_k, self._ends, rivals)
 
-    async def _count(self, tenant: int, now: float) -> _Count:
+    async def _next_ends(self, plan: PlanState) -> tuple[float, ...]:
+        """When what runs will probably have ended, on a full fleet where that is seldom."""
+        if plan.utilisation < FULL or plan.drain_per_s > EVENLY_PER_S:
+            return ()
+        return ends_of(await self._held())
+
+    async def _held(self) -> list[Held]:
+        return await self.scenes.held([node.id for node in self.fleet.nodes.values() if not node.closed]) or []
+
+    async def _own_ends(self, tenant: int, asked: Resources) -> tuple[float, ...]:
+        """When its running tasks will probably have ended, if its quotas allow no more of them."""
+        claim = self.claim_of(tenant)
+        if claim.max_running is None and not claim.limits:
+            return ()
+        own = [one for one in await self._held() if one.tenant == tenant]
+        amounts = [sum(dict(one.need).get(i, 0) for one in own) for i in range(len(asked.amounts()))]
+        return ends_of(own) if over_quota(claim, len(own), amounts, need_of(asked)) else ()
+
+    async def _count(self, tenant: int, asked: Resources, now: float) -> _Count:
         async with self.database.cold() as connection:
             count = _Count(now, await connection.fetchval(_READY, tenant, COUNTED))
+        count.ends = await self._own_ends(tenant, asked)
         if len(self._counts) > 10_000:
             self._counts.clear()
         self._counts[tenant] = count

@@ -147,6 +147,8 @@ class Spool:
         if draft.fan is not None or draft.key is not None:
             field = "for_each" if draft.fan is not None else "idempotency_key"
             raise InvalidInput(f"{field} cannot be part of a stream", field=field, hint="submit such a tree in one request")
+        if spec.on_late == "refuse" and not draft.edges:  # by the time it is known what stands before it, much is stored
+            raise InvalidInput("on_late: refuse cannot be part of a stream", field="on_late", hint="submit such a tree in one request")
         return draft, spec, name
 
     def _keep(self, draft: Draft, name: str | None) -> None:

@@ -120,7 +120,7 @@ def hours_of(text: str) -> Hours:
 
 
 def hours_text(hours: Hours) -> str:
-    span = f"{hours.since // 60}:{hours.since % 60:02}-{hours.until // 60}:{hours.until % 60:02}"
+    span = f"{hours.since // 60:02}:{hours.since % 60:02}-{hours.until // 60:02}:{hours.until % 60:02}"
     return span if len(hours.days) == 7 else f"{','.join(_DAYS[day] for day in hours.days)} {span}"
 
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import datetime
 import math
+import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headway.domain.lifecycle import State
 from headway.domain.resources import Resources, describe
+from headway.policy.forecast import Scene, Start, foresee
 from headway.policy.peak import OPEN, Verdict
 from headway.policy.placement import Gate
 from headway.policy.room import Refusal
@@ -35,11 +37,15 @@ class Facts:
     quota: Sequence[str] = ()
     refusals: Sequence[Refusal] = ()  # one of each node that does not take it
     nodes: int = 0
+    kept: str | None = None  # the node that is kept free for it
     ahead: int = 0  # tasks of its tenant that go before it
     due: bool = False
     entitled: bool = True
     tenants_before: int = 0
     rate_per_s: float = 0.0  # how fast tasks of its tenant are handed out
+    scene: Scene | None = None  # what runs and waits, when that is little enough to be looked at one by one
+    task: int = 0
+    queue: str = ""
     lead_s: float = 2.0
     blockers: Sequence[tuple[int, str, str]] = ()  # (id, name, state) of what it waits for
     held: bool = False  # somebody paused it
@@ -54,15 +60,6 @@ class Cause:
     text: str
     remedy: str = ""
     until: datetime.datetime | None = None
-
-
-@dataclass(frozen=True)
-class Start:
-    """Seconds from now, with an interval that should hold nine times in ten."""
-
-    middle: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -87,15 +84,14 @@ def _causes(facts: Facts) -> list[Cause]:
     if facts.beneficiary is not None and not facts.held:
         return [Cause("paused", f"it was stopped to make room for task {facts.beneficiary}", f"task {facts.beneficiary} ends")]
     if facts.held or facts.state is State.PAUSED:
-        return [Cause("paused", "somebody paused it", "headway resume ID")]
+        return [Cause("paused", "somebody paused it", f"headway resume {facts.task}")]
     if facts.state is State.BLOCKED:
         return _blocked(facts)
     if facts.state is State.SCHEDULED:
         return [Cause("scheduled", "its time has not come", "wait, or change `at`", facts.eligible_at)]
     found = []
     if facts.verdict.gate is Gate.CLOSED:
-        remedy = "headway queue resume QUEUE" if "paused" in facts.verdict.reason else "another queue: headway change ID --set queue=QUEUE"
-        found.append(Cause("queue", facts.verdict.reason, remedy, facts.verdict.until))
+        found.append(Cause("queue", facts.verdict.reason, _other_queue(facts), facts.verdict.until))
     elif facts.verdict.gate is Gate.DUE and not facts.due:
         promoted = facts.start_by - datetime.timedelta(seconds=facts.lead_s)
         found.append(Cause("peak", facts.verdict.reason, "a shorter delay_tolerance, or `off_peak: never`", promoted))
@@ -109,6 +105,14 @@ def _causes(facts: Facts) -> list[Cause]:
     elif facts.ahead and not found:
         found.append(_order(facts))
     return found
+
+
+def _other_queue(facts: Facts) -> str:
+    if "paused" in facts.verdict.reason:
+        return f"an administrator says headway queue resume {facts.queue}"
+    if "asked for off-peak" in facts.verdict.reason or facts.queue == "off-peak":
+        return f"the peak ends, or headway change {facts.task} --set off_peak=allowed"
+    return f"another queue: headway change {facts.task} --set queue=QUEUE"
 
 
 def _blocked(facts: Facts) -> list[Cause]:
@@ -136,6 +140,8 @@ def _room(facts: Facts) -> Cause | None:
     words = "; ".join(f"{_named(facts.refusals, reason, count)} {reason}" for reason, count in counted.most_common(5))
     if not possible:
         return Cause("impossible", f"no node could ever run it: {words}", f"a node with {describe(facts.asked)}")
+    if facts.kept is not None:
+        words += f"; node {facts.kept} is being kept free for it"
     return Cause("room", f"no node has room: {words}", f"{describe(facts.asked)} become free on one of {len(possible)} nodes")
 
 
@@ -155,7 +161,10 @@ def _order(facts: Facts) -> Cause:
 
 
 def estimate(facts: Facts, causes: Sequence[Cause]) -> Start | None:
-    """When it will probably start: tasks of its tenant are handed out at some rate, and it is the (ahead + 1)-th of them."""
+    """When it will probably start: in many futures of what runs and waits, or where that is too much, by rates.
+
+    Then tasks of its tenant are handed out at some rate, and it is the (ahead + 1)-th of them.
+    """
     if any(cause.code in ("paused", "cancelling", "impossible", "no_node", "dependency", "limit") for cause in causes):
         return None
     wait = put_off = 0.0
@@ -170,6 +179,9 @@ def estimate(facts: Facts, causes: Sequence[Cause]) -> Start | None:
                 wait = max(wait, until)
     if not any(cause.code in ("room", "order", "quota", "peak") for cause in causes):
         return Start(wait + PROMPT_S / 2, wait, wait + PROMPT_S)
+    if facts.scene is not None and facts.scene.small:
+        start = foresee(facts.scene, random.Random(facts.task))
+        return None if start is None else Start(wait + start.middle, wait + start.low, wait + start.high + PROMPT_S)
     if facts.rate_per_s <= 0:
         return Start(wait + put_off / 2, wait, wait + put_off + PROMPT_S) if put_off else None
     low, middle, high = (gamma(facts.ahead + 1, z, SPREAD) / facts.rate_per_s for z in (-1.645, 0.0, 1.645))
@@ -192,8 +204,9 @@ def spent(
     leased: datetime.datetime | None,
     started: datetime.datetime | None,
     ended: datetime.datetime | None,
+    now: datetime.datetime,
 ) -> dict[str, float]:
-    """Where the time of a task went, in seconds, by what it did: only what has happened."""
+    """Where the time of a task went until now, in seconds, by what it did: only what has happened."""
     found: dict[str, float] = {}
     steps = (
         ("before it could run", created, eligible),
@@ -202,6 +215,9 @@ def spent(
         ("running", started, ended),
     )
     for word, since, until in steps:
-        if since is not None and until is not None:
-            found[word] = max((until - since).total_seconds(), 0.0)
+        if since is None or since > now or (ended is not None and until is None):
+            continue
+        found[word] = max((min(until or now, now) - since).total_seconds(), 0.0)
+        if until is None:
+            break
     return found

@@ -18,7 +18,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -26,7 +26,8 @@ from headway.domain.resources import Resources
 from headway.policy.fairness import EQUAL, Claim, Usage
 from headway.policy.lanes import DUE, SOONER, Entry, Lane
 from headway.policy.order import BEGINNING, Group, Head, Key
-from headway.policy.room import Need, NodeRoom, Refusal, Rooms, need_of, refuse
+from headway.policy.reservation import Keeping
+from headway.policy.room import Need, NodeRoom, Refusal, Rooms, fit_of, need_of, refuse
 
 __all__ = ["Board", "Gate", "Need", "NodeRoom", "Placed", "Refusal", "Round", "need_of", "refuse"]
 
@@ -59,6 +60,7 @@ class Round:
     gate: Callable[[int, bool], Gate] = lambda _shape, _tight: Gate.OPEN  # of a shape, while there is room up to `fill`, and beyond
     due_first: bool = False  # what is due goes before what can wait, whoever holds more
     fill: float | None = None  # what can wait may take the fleet up to here only
+    windows: Mapping[int, float] = field(default_factory=dict)  # nodes that are kept for a large task -> seconds until it has room there
 
 
 class Board:
@@ -78,6 +80,7 @@ class Board:
         self.sooner = 0.0  # added to the share of a tenant whose task is due
         self.flooded = False  # more is due than the fleet holds: parts decide, or one tenant's backlog would shut out all others
         self.lanes: dict[int, Lane] = {}
+        self.keeping = Keeping(self.rooms, self.heads)
         self.horizon = BEGINNING[0]
         self._lanes_of: dict[int, set[int]] = {}  # tenant -> shapes it waits with
         self._freed: set[int] = set()  # tenants that hold less since the last round
@@ -170,6 +173,8 @@ class Board:
         for tenant in self._freed:
             self._renote(tenant)
         self._freed.clear()
+        if self.keeping.busy:
+            self.keeping.review()
         tight, most = self._is_tight(asked), asked.most
         doors = {shape: asked.gate(shape, tight) for shape in self.lanes}
         needs = {shape: self.rooms.need(shape) for shape in doors}
@@ -185,6 +190,8 @@ class Board:
         rooms: dict[int, int] = {}  # tasks a node had room for when the round came to it
         served: set[tuple[int, int]] = set()  # (node, tenant)
         best, lanes = self.rooms.best, self.lanes
+        short: Entry | None = None  # the first in the order that is due and finds no room
+        before = 0  # what was planned when it came to that
         while heap and most > 0:
             first = heap[0]
             tenant, shape = first[2], first[3]
@@ -195,6 +202,8 @@ class Board:
             node = best(shape)
             if node is None:
                 heapq.heappop(heap)  # no room for this shape: it waits for the next round
+                if short is None and first[0] == DUE:
+                    short, before = first, len(plan)
                 continue
             lane, need = lanes[shape], needs[shape]
             allowed = room = node.room_for(need, most)
@@ -218,7 +227,28 @@ class Board:
                     if other != shape and (order := lanes[other].order) and order[0][2] == tenant:
                         stale.add(other)
             self._look(shape, doors[shape], heap)
+        if asked.windows and most > 0:
+            plan += self._backfill(asked.windows, doors, most)
+        if short is not None and len(plan) > before:
+            self.keeping.passed_by((short[2], short[3]), short[1][2], [(one.group[1], len(one.keys)) for one in plan[before:]])
         self.tight = tight
+        return plan
+
+    def _backfill(self, windows: Mapping[int, float], doors: Mapping[int, Gate], most: int) -> list[Placed]:
+        """Tasks that will have ended by their caps before a kept node has room for whom it is kept, in order."""
+        plan: list[Placed] = []
+        for number, window in windows.items():
+            node = self.rooms.get(number)
+            if node is None or node.kept is None:
+                continue
+            shapes = [shape for shape in self.lanes if shape in doors and fit_of(self.shapes[shape], node) is not None]
+            tops = sorted(top for shape in shapes if (top := self._top(self.lanes[shape], doors[shape])) is not None)
+            for first in tops:
+                _, key, tenant, shape = first
+                need = self.rooms.need(shape)
+                if len(plan) < most and key[1] <= window * 1000 and node.fits(need):
+                    placed = self._take(self.lanes[shape], (tenant, shape), need, node, 1)
+                    plan += [placed] if placed is not None else []
         return plan
 
     def _is_tight(self, asked: Round) -> bool:
@@ -289,6 +319,17 @@ class Board:
             while at < len(head.keys):
                 found.append((head.keys[at], (at - last) * scale))
                 last, at = at, at + 1 + (at - head.taken)
+        return found
+
+    def counted(self) -> dict[int, tuple[int, int]]:
+        """By tenant, how many tasks are known to wait, and how many of them are due."""
+        found: dict[int, tuple[int, int]] = {}
+        after: Key = (self.horizon, _LAST, _LAST)
+        for lane in self.lanes.values():
+            for tenant, head in lane.tenants.items():
+                waiting, due = found.get(tenant, (0, 0))
+                is_due = head.keys[head.taken][0] <= self.horizon
+                found[tenant] = (waiting + len(head), due + (head.run_before(after) if is_due else 0))
         return found
 
     def divide(self, *, due_first: bool) -> None:

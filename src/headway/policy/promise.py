@@ -20,6 +20,8 @@ class Load(msgspec.Struct, frozen=True):
     ahead: int  # ready tasks of the same tenant
     per_s: float  # how many of them start in a second, lately; 0 = not known
     round: int  # tasks the planner hands out at once
+    ends: tuple[float, ...] = ()  # when what runs will probably have ended, in order, if the fleet is full and that is known
+    rivals: int = 1  # tenants that take turns
 
 
 def predicted_wait(load: Load, more: int = 0) -> float | None:
@@ -29,4 +31,12 @@ def predicted_wait(load: Load, more: int = 0) -> float | None:
     ahead = max(0, load.ahead + more)
     if load.utilisation < FULL and ahead <= ROUNDS * max(load.round, 1):
         return 0.0
-    return ahead / load.per_s if load.per_s > 0 else None
+    if load.ends:
+        return _after_ends(load, (ahead + 1) * load.rivals)
+    return (ahead + 1) / load.per_s if load.per_s > 0 else None
+
+
+def _after_ends(load: Load, turn: int) -> float:
+    """When the `turn`-th place becomes free: what runs ends, then what took its place, and so on."""
+    turnovers, last = divmod(turn - 1, len(load.ends))
+    return turnovers * 2 * sum(load.ends) / len(load.ends) + load.ends[last]  # half of a run is left, on average

@@ -17,6 +17,15 @@ Need = tuple[tuple[int, int], ...]  # (dimension, amount) of what a shape asks f
 SHAPES_KEPT = 64  # each costs an entry for every node that fits
 
 
+@dataclass(frozen=True)
+class Kept:
+    """For whom a node is kept free."""
+
+    shape: int
+    asked: Resources
+    task: int
+
+
 @dataclass
 class NodeRoom:
     """One node as the planner sees it. `free` may be negative: tasks given ahead wait at the node."""
@@ -28,6 +37,7 @@ class NodeRoom:
     held: int = 0
     ahead: int = 0  # tasks it should hold in all, though they do not fit at once (see policy.pace)
     closed: str = ""  # why it takes no new tasks
+    kept: Kept | None = None  # for tasks of another shape, only what ends in time may begin here (see policy.reservation)
 
     def __post_init__(self) -> None:
         if not self.free:
@@ -78,6 +88,8 @@ def refuse(asked: Resources, node: NodeRoom) -> Refusal | None:
         return Refusal(node.name, f"is too small: {', '.join(short)} (asked: {describe(asked)})", ever=True)
     if node.closed:
         return Refusal(node.name, f"takes no new tasks: it {node.closed}", ever=False)
+    if node.kept is not None and node.kept.asked != asked:
+        return Refusal(node.name, f"is being kept free for task {node.kept.task}", ever=False)
     if node.room_for(need_of(asked), 1) <= 0:
         return Refusal(node.name, f"is full: {', '.join(shortfall(asked, tuple(node.free)))}", ever=False)
     return None
@@ -101,7 +113,7 @@ def looseness(fit: Fit, node: NodeRoom) -> Looseness | None:
     for i, amount, part in fit[1]:
         there = free[i] - amount
         if there < 0:
-            if node.ahead <= node.held:
+            if node.ahead <= node.held or node.kept is not None:
                 return None
             late = True
         left += there * part
@@ -111,9 +123,10 @@ def looseness(fit: Fit, node: NodeRoom) -> Looseness | None:
 class _Candidates:
     """The nodes that fit one shape, best first. An entry counts only while it is the node's latest."""
 
-    __slots__ = ("asked", "fits", "heap", "latest", "need", "position")
+    __slots__ = ("asked", "fits", "heap", "latest", "need", "position", "shape")
 
-    def __init__(self, asked: Resources, position: int) -> None:
+    def __init__(self, shape: int, asked: Resources, position: int) -> None:
+        self.shape = shape
         self.asked = asked
         self.need = need_of(asked)
         self.heap: list[Looseness] = []
@@ -128,7 +141,8 @@ class _Candidates:
             fit = self.fits[number]
         except KeyError:
             fit = self.fits[number] = fit_of(self.asked, node)
-        entry = looseness(fit, node) if fit is not None and not node.closed else None
+        may = not node.closed and (node.kept is None or node.kept.shape == self.shape)
+        entry = looseness(fit, node) if fit is not None and may else None
         if entry is not None:
             self.latest[number] = entry
             heapq.heappush(self.heap, entry)
@@ -243,7 +257,7 @@ class Rooms(dict[int, NodeRoom]):
         """All nodes for a shape that is new here, or that has not been asked for in a long time."""
         if len(self._by_shape) >= SHAPES_KEPT:
             self._by_shape.clear()
-        found = self._by_shape[shape] = _Candidates(self.shapes[shape], self._base + len(self._log))
+        found = self._by_shape[shape] = _Candidates(shape, self.shapes[shape], self._base + len(self._log))
         for node in self.values():
             found.consider(node)
         return found

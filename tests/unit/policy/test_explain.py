@@ -99,14 +99,16 @@ def test_nine_of_ten_starts_lie_in_the_interval():
 
 def test_where_the_time_went_adds_up():
     second = datetime.timedelta(seconds=1)
-    times = spent(NOW, NOW + second, NOW + 3 * second, NOW + 4 * second, NOW + 10 * second)
+    times = spent(NOW, NOW + second, NOW + 3 * second, NOW + 4 * second, NOW + 10 * second, NOW + 20 * second)
     assert times == {"before it could run": 1.0, "waiting for room": 2.0, "starting": 1.0, "running": 6.0}
-    assert spent(NOW, NOW, None, None, None) == {"before it could run": 0.0}
+    assert spent(NOW, NOW, None, None, None, NOW + second) == {"before it could run": 0.0, "waiting for room": 1.0}
+    assert spent(NOW, NOW + 60 * second, None, None, None, NOW + second) == {"before it could run": 1.0}, "not what is to come"
+    assert spent(NOW, NOW, None, None, NOW + second, NOW + 9 * second) == {"before it could run": 0.0}, "it never began"
 
 
 def test_a_paused_task_says_who_stopped_it():
-    by_somebody = explain(facts(state=State.PAUSED, held=True, beneficiary=7))
-    assert (by_somebody.summary, by_somebody.causes[0].remedy) == ("somebody paused it", "headway resume ID")
+    by_somebody = explain(facts(state=State.PAUSED, held=True, beneficiary=7, task=5))
+    assert (by_somebody.summary, by_somebody.causes[0].remedy) == ("somebody paused it", "headway resume 5")
     for_another = explain(facts(state=State.PAUSED, beneficiary=7))
     assert (for_another.summary, for_another.causes[0].remedy) == ("it was stopped to make room for task 7", "task 7 ends")
 

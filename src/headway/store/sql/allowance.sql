@@ -1,13 +1,14 @@
 -- name: lock
--- A tenant's bucket, locked, and the moment, looked up once the lock is ours: a moment from before it would let time flow twice.
-with mine as materialized (select tokens, at, held from allowance where tenant = $1 for update)
-select tokens, extract(epoch from at)::float8 as at, held::text as held, extract(epoch from clock_timestamp())::float8 as now from mine;
+-- Buckets of tenants, locked in order, and the moment, looked up once the locks are ours: one from before would let time flow twice.
+with mine as materialized (select tenant, tokens, at, held from allowance where tenant = any ($1::int[]) order by tenant for update)
+select tenant, tokens, extract(epoch from at)::float8 as at, held::text as held, extract(epoch from clock_timestamp())::float8 as now from mine;
 
 -- name: begin
 insert into allowance (tenant, tokens, at) values ($1, $2, clock_timestamp()) on conflict (tenant) do nothing;
 
 -- name: keep
-update allowance set tokens = $2, at = to_timestamp($3::float8), held = $4::jsonb where tenant = $1;
+update allowance a set tokens = r.tokens, at = to_timestamp(r.at), held = r.held::jsonb
+from unnest($1::int[], $2::float8[], $3::float8[], $4::text[]) as r (tenant, tokens, at, held) where a.tenant = r.tenant;
 
 -- name: waiting
 -- How many tasks of a tenant no node holds, counted up to $2: more is as good as full.

@@ -13,6 +13,12 @@ select coalesce(sum((
     ) x
 )), 0)::int from found f;
 
+-- name: held
+-- What these nodes hold, and for how long it has run.
+select node, tenant, shape, definition, cap_ms, size, name,
+    greatest(coalesce(extract(epoch from clock_timestamp() - started_at), 0), 0)::float8 as ran_s
+from task where node = any ($1::int[]) and state in (3, 4, 5) limit $2;
+
 -- name: blockers
 -- What a blocked task still waits for.
 select t.id, coalesce(t.name, d.name) as name, t.state

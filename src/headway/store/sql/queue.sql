@@ -46,6 +46,13 @@ on conflict (began_at) do update set ended_at = excluded.ended_at, utilisation =
     capacity = excluded.capacity, held_tasks = greatest(peak.held_tasks, excluded.held_tasks),
     held_cpus = greatest(peak.held_cpus, excluded.held_cpus), held_seconds = greatest(peak.held_seconds, excluded.held_seconds);
 
+-- name: open_peak
+-- The peak a leader left open; older ones, of leaders before it, end with this.
+with open as materialized (select began_at from peak where ended_at is null order by began_at desc limit 1), closed as (
+    update peak p set ended_at = clock_timestamp() from open where p.ended_at is null and p.began_at < open.began_at
+)
+select p.began_at, p.utilisation, p.capacity, p.held_tasks, p.held_cpus, p.held_seconds from peak p join open using (began_at);
+
 -- name: peaks
 select began_at, ended_at, utilisation, capacity, held_tasks, held_cpus, held_seconds from peak
 where began_at > clock_timestamp() - $1 * interval '1 second' order by began_at desc limit $2;
