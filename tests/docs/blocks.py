@@ -1,6 +1,7 @@
 """The code blocks and links of the documentation, as data for tests.
 
-A block behind `<!-- runs -->` is run against a real Headway; every other one is parsed.
+A block behind `<!-- runs -->` is run against a real Headway; every other one is parsed. One behind `<!-- file: NAME -->` is
+the file of that name for the commands of its page.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-_BLOCK = re.compile(r"(<!-- runs -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"(?:<!-- (runs|file: (\S+)) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
@@ -23,6 +24,7 @@ class Block:
     language: str
     text: str
     runs: bool
+    file: str | None
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
@@ -34,8 +36,8 @@ def blocks(*languages: str, runs: bool | None = None) -> list[Block]:
     for page in PAGES:
         text = page.read_text()
         for match in _BLOCK.finditer(text):
-            line = text.count("\n", 0, match.start(2)) + 1
-            found.append(Block(str(page.relative_to(ROOT)), line, match[2], match[3], match[1] is not None))
+            line = text.count("\n", 0, match.start(3)) + 1
+            found.append(Block(str(page.relative_to(ROOT)), line, match[3], match[4], match[1] == "runs", match[2]))
     return [block for block in found if block.language in languages and runs in (None, block.runs)]
 
 

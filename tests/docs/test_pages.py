@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import base64
 import importlib.util
 import json
 import re
 import subprocess
+import time
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -20,6 +23,7 @@ from headway.cli.main import EXIT_CODES
 from headway.config import Settings
 from headway.domain.lifecycle import Outcome, State
 from headway.domain.spec import KEYWORDS
+from headway.policy.webhook import signature
 from headway.treefile import load
 from tests.docs.blocks import PAGES, ROOT, Block, anchors, blocks, links
 
@@ -140,3 +144,13 @@ def test_the_errors_shown_for_task_files_are_those_that_are_given() -> None:
         with pytest.raises(errors.InvalidInput) as caught:
             load(text, source="demo.yaml")
         assert str(caught.value) == line
+
+
+def test_the_check_of_a_signature_that_is_shown_accepts_ours_and_no_other() -> None:
+    shown: dict[str, Any] = {}
+    exec(next(block.text for block in blocks("python") if "def is_genuine" in block.text), shown)
+    now, secret, body = int(time.time()), "whsec_" + base64.b64encode(b"k" * 24).decode(), b'{"id": "1"}'
+    headers = {"webhook-id": "7-1", "webhook-timestamp": str(now), "webhook-signature": signature("7-1", now, body, [secret])}
+    assert shown["is_genuine"](headers, body, secret)
+    assert not shown["is_genuine"](headers, body + b" ", secret)
+    assert not shown["is_genuine"]({**headers, "webhook-timestamp": str(now - 301)}, body, secret)

@@ -53,6 +53,9 @@ def run(*words: str | Path, env: dict[str, str], cwd: Path) -> str:
 @needs_curl
 @pytest.mark.parametrize("page", PAGES_IN_SHELL)
 def test_the_shell_blocks_of_a_page_run_one_after_another(page: str, environment: dict[str, str], tmp_path: Path) -> None:
+    for block in blocks("yaml", "sh", "python", "json"):
+        if block.page == page and block.file is not None:
+            (tmp_path / block.file).write_text(block.text)
     script = "set -eu\n" + "\n".join(block.text for block in blocks("sh", runs=True) if block.page == page)
     assert run("sh", "-c", script, env=environment, cwd=tmp_path)
 
