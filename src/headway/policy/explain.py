@@ -21,6 +21,7 @@ from headway.policy.room import Refusal
 
 PROMPT_S = 1.0  # with room and nothing in front: a round of planning and the way to the agent
 SPREAD = 2.0  # ends of tasks come in clumps: the interval is that of half as many independent ones
+FARTHEST_S = 366 * 86_400.0  # nothing is foretold beyond: the rate of a fleet that ends nothing dies away, and never reaches 0
 OVERTAKEN = 3.0  # how much longer it may take when tasks still to come go before it, as long as it is not due
 
 
@@ -188,6 +189,8 @@ def estimate(facts: Facts, causes: Sequence[Cause]) -> Start | None:
     # Whatever comes with an earlier start_by goes before it, until it is due itself.
     promoted = (facts.start_by - facts.now).total_seconds() - facts.lead_s
     high = max(high, min(promoted, OVERTAKEN * high), put_off)
+    if high > FARTHEST_S:
+        return None
     return Start(wait + middle, wait + low, wait + high + PROMPT_S)
 
 

@@ -25,12 +25,18 @@ def facts(**fields) -> Facts:
     return Facts(**{"state": State.READY, "now": NOW, "eligible_at": NOW, "start_by": NOW, "asked": ASKED, "nodes": 1, **fields})
 
 
+def test_a_rate_that_has_died_away_foretells_nothing():
+    for rate in (1e-300, 1e-12, 1e-8):
+        assert explain(facts(refusals=[FULL], nodes=1, ahead=5, rate_per_s=rate)).start is None
+    assert explain(facts(refusals=[FULL], nodes=1, ahead=5, rate_per_s=1e-4)).start is not None
+
+
 @given(
     st.sampled_from([State.BLOCKED, State.SCHEDULED, State.READY, State.PAUSED]),
     st.sampled_from(Gate),
     st.lists(st.sampled_from([FULL, NEVER]), max_size=3),
     st.integers(0, 5),
-    st.floats(0, 100),
+    st.floats(0, 100) | st.floats(0, 1e-300),
     st.booleans(),
 )
 def test_whatever_is_the_matter_there_is_a_summary_and_an_ordered_interval(state, gate, refusals, ahead, rate, due):
