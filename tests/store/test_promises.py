@@ -95,6 +95,12 @@ async def test_at_its_quota_a_tenant_is_promised_the_end_of_its_own_and_behind_a
         await core.tenants.refresh()
         await submit(core, function(resources=WHOLE, execution_cap="100s"))
         await agent.orders()
+
+        async def said() -> bool:
+            state = (await core.outlook.read()).tenants.get(1)
+            return state is not None and state.at_quota
+
+        await eventually(said)
         wait = await core.promises.wait(1, await drafts(core, function(resources=WHOLE)))
         assert wait is not None
         assert 1 < wait < 100, "half of unknown runs up to 100 s"

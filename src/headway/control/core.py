@@ -153,7 +153,7 @@ class Core:
         )
         self.outlook = Outlook(database, self.leader, self.planner, clock)
         self.scenes = Scenes(database, self.definitions, self.predictions)
-        self.promises = Promises(database, self.outlook, self.fleet, self.scenes, self.planner.claim_of, clock)
+        self.promises = Promises(database, self.outlook, self.fleet, self.scenes, clock)
         self.queue_views = QueueViews(database, clock, self.definitions, self.queues, self.outlook)
         self.notifier = Notifier(database, holder, bus, self.planner, self.exchanges, self.tenants)
         self.explaining = Explaining(database, clock, self.definitions, self.queues, self.fleet, self.planner, self.outlook, self.scenes)

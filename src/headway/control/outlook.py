@@ -44,6 +44,7 @@ class TenantState(msgspec.Struct, omit_defaults=True):
     rate: float = 0.0
     waiting: int = 0  # tasks the planner knows of, at most 4,000 of each shape; none while it has as many running as it may
     due: int = 0  # of those
+    at_quota: bool = False  # it has as many running as it may
 
 
 class KeptState(msgspec.Struct):
@@ -255,9 +256,13 @@ class Outlook:
             promoted=self.promoted,
             missed=dict(conditions.missed),
             jain={name: jain(shares) for name, shares in classes.items()},
-            tenants={t: TenantState(self.shares[t], self.rates.get(t, 0.0), *waiting.get(t, (0, 0))) for t in known},
+            tenants={t: self._tenant(t, waiting.get(t, (0, 0))) for t in known},
             kept={node: KeptState(one.task, one.group[1]) for node, one in board.keeping.nodes.items()},
         )
+
+    def _tenant(self, tenant: int, waiting: tuple[int, int]) -> TenantState:
+        at_quota = not self.planner.board.usage.allowance(tenant, (), 1)
+        return TenantState(self.shares[tenant], self.rates.get(tenant, 0.0), *waiting, at_quota)
 
     def _measure(self, state: PlanState) -> None:
         names = self.planner.tenants.names

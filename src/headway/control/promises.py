@@ -7,7 +7,7 @@ counted every few seconds, and in between the count goes on by what was stored h
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headway.control.clock import Clock
@@ -16,15 +16,12 @@ from headway.control.draft import Draft
 from headway.control.fleet import Fleet
 from headway.control.outlook import Outlook, PlanState
 from headway.control.scenes import Scenes
-from headway.domain.resources import Resources
 from headway.domain.units import duration_text
 from headway.errors import CannotPromise
-from headway.policy.fairness import Claim, over_quota
 from headway.policy.forecast import Held, ends_of
 from headway.policy.peak import judge
 from headway.policy.placement import Gate
 from headway.policy.promise import FULL, Load, predicted_wait
-from headway.policy.room import need_of
 from headway.store.database import Database
 from headway.store.queries import query
 
@@ -53,7 +50,6 @@ class Promises:
     outlook: Outlook
     fleet: Fleet
     scenes: Scenes
-    claim_of: Callable[[int], Claim]
     clock: Clock
     _ends: tuple[float, ...] = ()
     _plan: tuple[float, PlanState] = (-PLAN_S, PlanState())
@@ -85,7 +81,7 @@ class Promises:
         """
         if any(draft.at_us is not None or draft.edges for draft in drafts[:1]):
             return None
-        load = await self._load(tenant, drafts[0].interned.definition.resources)
+        load = await self._load(tenant)
         closed = self._closed_for(drafts[0].interned)
         if closed is None:
             return None
@@ -101,7 +97,7 @@ class Promises:
             return 0.0
         return (verdict.until - now).total_seconds() if verdict.until is not None else None
 
-    async def _load(self, tenant: int, asked: Resources) -> Load:
+    async def _load(self, tenant: int) -> Load:
         now = time.monotonic()
         if now - self._plan[0] >= PLAN_S:
             self._plan = (now, self._plan[1])  # those who come meanwhile go by the last one
@@ -110,7 +106,7 @@ class Promises:
         plan = self._plan[1]
         count = self._counts.get(tenant)
         if count is None or now - count.at >= COUNT_S:
-            count = await self._count(tenant, asked, now)
+            count = await self._count(tenant, now)
         own = plan.tenants.get(tenant)
         rate = own.rate if own is not None and own.rate > 0 else plan.drain_per_s
         nodes = sum(not node.closed for node in self.fleet.nodes.values())
@@ -128,19 +124,17 @@ class Promises:
     async def _held(self) -> list[Held]:
         return await self.scenes.held([node.id for node in self.fleet.nodes.values() if not node.closed]) or []
 
-    async def _own_ends(self, tenant: int, asked: Resources) -> tuple[float, ...]:
-        """When its running tasks will probably have ended, if its quotas allow no more of them."""
-        claim = self.claim_of(tenant)
-        if claim.max_running is None and not claim.limits:
+    async def _own_ends(self, tenant: int) -> tuple[float, ...]:
+        """When its running tasks will probably have ended, if it may have no more of them."""
+        state = self._plan[1].tenants.get(tenant)
+        if state is None or not state.at_quota:
             return ()
-        own = [one for one in await self._held() if one.tenant == tenant]
-        amounts = [sum(dict(one.need).get(i, 0) for one in own) for i in range(len(asked.amounts()))]
-        return ends_of(own) if over_quota(claim, len(own), amounts, need_of(asked)) else ()
+        return ends_of([one for one in await self._held() if one.tenant == tenant])
 
-    async def _count(self, tenant: int, asked: Resources, now: float) -> _Count:
+    async def _count(self, tenant: int, now: float) -> _Count:
         async with self.database.cold() as connection:
             count = _Count(now, await connection.fetchval(_READY, tenant, COUNTED))
-        count.ends = await self._own_ends(tenant, asked)
+        count.ends = await self._own_ends(tenant)
         if len(self._counts) > 10_000:
             self._counts.clear()
         self._counts[tenant] = count

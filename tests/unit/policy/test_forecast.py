@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.policy.forecast import Held, Lasting, Rival, Scene, foresee, share_of
@@ -102,6 +102,7 @@ def test_what_is_left_of_a_run_is_never_negative_and_within_its_cap_or_its_histo
     st.floats(0, 100),
     st.integers(),
 )
+@settings(max_examples=30)
 def test_whatever_runs_the_interval_is_in_order_and_the_same_twice(runs, waiting, per_s, slack, seed):
     held = [Held(1, tenant, CPU, ran, Lasting(known)) for tenant, ran, known in runs]
     rivals = [Rival(tenant, waiting, per_s, share_of(tenant, held, (1000 * len(held),))) for tenant in (1, 2, 3)]
