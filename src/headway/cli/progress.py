@@ -78,10 +78,17 @@ class Board:
 def task_line(task: TaskView, elapsed: float) -> str:
     """One task that is waiting or running."""
     where = f" on {task.node}" if task.node else ""
-    attempt = f", attempt {task.attempt} of {task.attempts}" if task.attempt > 1 else ""
+    attempt = f", attempt {attempt_text(task)}" if task.attempt > 1 else ""
     waits = f" for {task.blocked_on} tasks" if task.blocked_on else ""
     state = f"{task.state}{waits}{where}{attempt}"
     return f"{mark(task.state)} {task.name}  {state}  {elapsed:.0f}s  {progress_text(task.progress)}".rstrip()
+
+
+def attempt_text(task: TaskView) -> str:
+    """The number of the attempt. It is beyond those allowed when some were lost with their node, requeued or of an earlier life."""
+    if task.attempt <= task.attempts:
+        return f"{task.attempt} of {task.attempts}"
+    return f"{task.attempt} ({task.attempts} allowed; lost, requeued and retried ones do not count)"
 
 
 def tree_lines(tree: TreeView, elapsed: float, height: int) -> list[str]:

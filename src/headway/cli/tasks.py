@@ -178,6 +178,7 @@ def _listing(page: Page) -> str:
 def describe(task: TaskView, attempts: list[AttemptView]) -> str:
     """A task, for people."""
     from headway.cli.moments import took, when
+    from headway.cli.progress import attempt_text
 
     labels = " ".join(f"{key}={value}" for key, value in task.labels.items())
     failures = ", ".join(f"{count} by {blame}" for blame, count in task.failures.items() if count)
@@ -199,7 +200,7 @@ def describe(task: TaskView, attempts: list[AttemptView]) -> str:
                 ("category", task.category),
                 ("resources", _resources(task)),
                 ("isolation", task.isolation if task.isolation != "none" else None),
-                ("attempt", f"{task.attempt} of {task.attempts}"),
+                ("attempt", attempt_text(task)),
                 ("failures", failures),
                 ("waits for", f"{task.blocked_on} tasks" if task.blocked_on else None),
                 ("created", when(task.created_at)),

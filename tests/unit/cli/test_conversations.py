@@ -183,6 +183,13 @@ async def test_ls_asks_with_its_filters_and_prints_whole_ids() -> None:
     assert json.loads(as_json.out)["tasks"][0]["id"] == ID
 
 
+async def test_show_says_why_there_were_more_attempts_than_allowed() -> None:
+    for attempt, text in ((2, "  2 of 3\n"), (4, "  4 (3 allowed; lost, requeued and retried ones do not count)\n")):
+        answers = {f"GET /v1/tasks/{ID}": (200, task(attempt=attempt)), f"GET /v1/tasks/{ID}/attempts": (200, [])}
+        async with serving(Api(answers)) as server:
+            assert text in (await headway(server, "show", ID)).out
+
+
 async def test_show_prints_attempts_and_the_error_with_its_traceback() -> None:
     error = {"type": "ValueError", "message": "no page", "traceback": "Traceback\n  line 1"}
     attempt = {"attempt": 1, "outcome": "error", "node": "node-1", "leased_at": NOW, "started_at": NOW, "ended_at": NOW}
