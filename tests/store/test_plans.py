@@ -100,7 +100,8 @@ CASES = [
     Case("task.next_due", (), {"task_due"}, 1, 1),
     # Before version 18 the rows of each loop are rounded up: the last one, which finds nothing, counts too.
     Case("task.groups", (), {"task_ready"}, len(GROUPS) + 1, len(GROUPS)),
-    Case("edge.release", (LEASED, [0], 0, 2**63 - 1, 10_000), {"edge_20260301_pkey", "task_pkey"}, 3 * BATCH, BATCH),
+    Case("edge.release", (LEASED, [0], 0, 2**63 - 1, 10_000, LEASED[0], LEASED[-1]), {"edge_20260301_pkey", "task_pkey"}, 3 * BATCH,
+         BATCH),
     Case("edge.doomed", (LEASED, [2], 0, 2**63 - 1), {"edge_20260301_pkey", "task_pkey"}, 2 * BATCH, BATCH),
     Case("edge.lock_doomed", (BLOCKED,), {"task_pkey"}, BATCH, BATCH),
     Case("edge.chunk_end", (LEASED[0], 0, 5), {"edge_20260301_pkey"}, 1, 1),
@@ -164,7 +165,7 @@ class Seen:
 
 
 PREPARED_EARLY = [
-    Case("edge.release", (LEASED, [0], 0, 2**63 - 1, 10_000), set(), 3 * BATCH, BATCH),
+    Case("edge.release", (LEASED, [0], 0, 2**63 - 1, 10_000, LEASED[0], LEASED[-1]), set(), 3 * BATCH, BATCH),
     Case("edge.doomed", (LEASED, [2], 0, 2**63 - 1), set(), 2 * BATCH, BATCH),
     Case("edge.results", (BLOCKED,), set(), 3 * BATCH),
     Case("edge.result_sizes", (BLOCKED,), set(), 2 * BATCH),

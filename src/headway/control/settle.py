@@ -119,7 +119,7 @@ async def _release(
 ) -> tuple[int, bool]:
     """Count down dependants with after < id <= until; those at zero become ready. Returns how many there are (above MANY: nothing
     was done) and whether some of them will not get their wish."""
-    rows = await connection.fetch(_RELEASE, upstreams, list(kinds), after, until, MANY)
+    rows = await connection.fetch(_RELEASE, upstreams, list(kinds), after, until, MANY, min(upstreams), max(upstreams))
     effects.now_ready([row for row in rows if row["state"] == State.READY])
     await note_due(connection, rows, effects)
     return rows[0]["count"], rows[0]["doomed"]

@@ -1,16 +1,17 @@
--- Edges are looked up upstream by upstream (`lateral`, `offset 0`): in a join PostgreSQL would rather read all edges of all days for every
--- report, since it takes young partitions for small ones, and counts a look into each for every upstream though all but one are pruned.
+-- Edges are not joined: PostgreSQL would rather read all edges of all days for every report, since it takes young partitions for small ones.
+-- The release reads those of a list in one pass through the key, and is told the list's bounds, which leave one partition or two of all.
+-- Elsewhere they are looked up upstream by upstream (`lateral`, `offset 0`).
 
 -- name: release
 -- The last dependency ended as wished: dependants whose counter reaches zero become ready, or scheduled when their time is later.
 -- Their tolerance counts from now. Only dependants with $3 < id <= $4, and none at all when there are more than $5 of them: `count` tells.
+-- $6 and $7: the lowest and the highest of the upstreams.
 -- `doomed`: some of them will not get their wish. The answer has one row at least.
 -- They are updated, and so locked, in the order of their ids. They share one time, so that they are ties in the order and go out in runs.
 -- event: release
 with found as materialized (
-    select e.downstream, e.kind from unnest($1::bigint[]) u (id) cross join lateral (
-        select downstream, kind from edge where upstream = u.id and +downstream > $3 and +downstream <= $4 offset 0
-    ) e limit $5 + 1
+    select downstream, kind from edge
+    where upstream = any ($1::bigint[]) and upstream between $6 and $7 and +downstream > $3 and +downstream <= $4 limit $5 + 1
 ), size as materialized (
     select count(*)::int as count, coalesce(bool_or(kind <> all ($2::smallint[])), false) as doomed from found
 ), hit as materialized (
