@@ -270,13 +270,24 @@ def _one(view: ScheduleView) -> str:
             ("problem", view.problem),
             ("created", when(view.created_at)),
             ("changed", when(view.changed_at)),
-            ("next", "\n".join(when(at) or "" for at in view.next) or None),
+            ("next", "\n".join(f"{when(at)}{_there(at, view.timezone)}" for at in view.next) or None),
         ]
     )
     if not view.past:
         return head
     rows = [(_local(one.at), one.kind, one.state, one.run, one.run_state, _note(one)) for one in view.past]
     return f"{head}\n\n{table(('AT', 'KIND', 'FIRING', 'RUN', 'STATE', 'NOTE'), rows, wide='NOTE')}"
+
+
+def _there(at: datetime.datetime, zone: str) -> str:
+    """What the clock of the schedule's own zone shows, where it differs from the clock here."""
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        local = at.astimezone(ZoneInfo(zone))
+    except ZoneInfoNotFoundError:  # the server knows it, this machine does not
+        return ""
+    return "" if local.utcoffset() == at.astimezone().utcoffset() else f", {local:%a %H:%M} in {zone}"
 
 
 def _note(one: FiringView) -> str:

@@ -169,6 +169,21 @@ async def test_apply_needs_a_schedule(tmp_path: Path) -> None:
     assert api.seen == []
 
 
+async def test_the_next_firings_are_shown_by_the_schedule_s_own_clock_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    view = {
+        "name": "nightly", "tenant": "default", "state": "active", "schedule": "30 2 * * *", "timezone": "Europe/Berlin", "start": None,
+        "end": None, "jitter": 0, "overlap": "skip", "misfire": "one", "tasks": 1, "last_at": None, "created_at": NOW, "changed_at": NOW,
+        "next": ["2099-07-01T00:30:00Z"],
+    }  # fmt: skip
+    async with serving(Api({"GET /v1/schedules/nightly": (200, view)})) as server:
+        there = await headway(server, "schedule", "show", "nightly")
+        view["timezone"] = "Etc/UTC"
+        here = await headway(server, "schedule", "show", "nightly")
+    assert re.search(r"2099-07-01 00:30:00  \(in .*\), Wed 02:30 in Europe/Berlin$", there.out, re.MULTILINE)
+    assert re.search(r"2099-07-01 00:30:00  \(in [^,]*\)$", here.out, re.MULTILINE)
+
+
 async def test_ls_asks_with_its_filters_and_prints_whole_ids() -> None:
     api = Api({"GET /v1/tasks": (200, {"tasks": [task("failed")], "next": "c2"})})
     async with serving(api) as server:
