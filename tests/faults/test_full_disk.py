@@ -72,6 +72,18 @@ async def test_a_full_disk_refuses_work_and_loses_none(small_disk: Path) -> None
         await http.close()
 
 
+def test_who_starts_on_a_full_disk_is_told_where_to_make_room(small_disk: Path) -> None:
+    filler = fill(small_disk)
+    words = [*COMMAND, "up", "--port", "0", "--data-dir", str(small_disk / "data")]
+    said = subprocess.run(words, env=clean_environment(), capture_output=True, text=True, timeout=120, check=False)
+    assert (said.returncode, said.stdout) == (1, "")
+    assert "No space left on device" in said.stderr
+    assert "make room in the data folder" in said.stderr
+    os.unlink(filler)
+    with upped(small_disk / "data", HEADWAY_DISK="10GiB") as up:
+        assert up.headway("run", "--", "true").returncode == 0
+
+
 async def until_refused(http: Http, acknowledged: list[str]) -> int:
     for _ in range(200):
         try:

@@ -6,6 +6,7 @@ Commands are listed here in a table rather than in one Typer tree, because impor
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import sys
@@ -203,7 +204,9 @@ def _guarded(name: str, arguments: list[str]) -> int:
     except SystemExit as stop:  # the benchmark reads its own words, and says itself what is wrong with them
         return Exit.USAGE if stop.code == 2 else int(stop.code or 0)
     except OSError as error:
-        complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        full = error.errno == errno.ENOSPC  # the error does not say where, if it came of a write
+        hint = "make room in the data folder (--data-dir, HEADWAY_DATA), or choose another; `headway doctor` looks at it" if full else None
+        complain(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error), hint=hint)
         return Exit.FAILED
     except Exception:
         import traceback
