@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from headway.control.allowances import IDLE_S
+from headway.control.allowances import IDLE_S, Allowances
 from headway.domain.lifecycle import State
 from headway.domain.tenant import Subscription
 from headway.errors import Forbidden, HeadwayError, IdempotencyConflict, InvalidInput, LimitExceeded
@@ -262,3 +263,29 @@ async def test_the_tasks_of_a_list_wait_for_the_rate_and_a_list_above_the_burst_
             return await state_of(core, listed.ids[1]) == State.FAILED
 
         await eventually(failed)
+
+
+async def test_what_is_left_of_many_idle_tenants_goes_back_in_one_transaction(dsn):
+    async with engine(dsn) as core:
+        asked = 0
+
+        async def counting(work):
+            nonlocal asked
+            asked += 1
+            return await core.database.transact(work)
+
+        mine = Allowances(SimpleNamespace(transact=counting), core.tenants, "another")  # nobody else looks after it
+        numbers = [(await core.access.add_tenant(f"t{n}"))[0] for n in range(20)]
+        async with core.database.cold() as connection:
+            limits = '{"rate_per_hour": 3.6, "burst": 20}'
+            await connection.execute("update tenant set subscription = $1::jsonb, changed_at = clock_timestamp()", limits)
+        await core.tenants.refresh()
+        for number in numbers:
+            (await mine.take(number, 1)).stored(1)
+        for number in numbers:
+            mine.limited[number].used_at -= IDLE_S + 1.0
+            mine.limited[number].until += 60.0  # a slow machine
+        assert all(mine.limited[number].tokens > 0 for number in numbers)
+        assert asked == 20
+        assert await mine.run_once() == 20
+        assert asked == 21
