@@ -6,6 +6,7 @@ Memory, processes, disk and open files are in e2e/test_limits.py, what the sandb
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from headway.agent import tree
 from headway.domain.lifecycle import Outcome
 from headway.domain.stages import Stage
 from tests.support.agents import AgentProcess, until
@@ -185,6 +187,30 @@ def test_one_that_burns_its_cpu_leaves_the_agent_its_own(server: ScriptedServer,
     for ref in hogs:
         server.cancel(ref, grace_s=0)
     server.wait(lambda: all(ref in server.finished for ref in hogs))
+
+
+def test_a_watch_on_the_disk_that_is_killed_is_replaced_and_knows_who_runs(
+    server: ScriptedServer, node: tuple[ScriptedServer, AgentProcess], tmp_path: Path
+) -> None:
+    def watch() -> list[int]:
+        return [pid for pid in tree.children(node[1].supervisor()) if b"disk_process" in _command(pid)]
+
+    wait = f"echo ready; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; cat /dev/zero > file"
+    ref = server.order(server.define(command=shell(wait), resources=ROOM))
+    server.wait(lambda: "ready" in server.text(ref))
+    (before,) = watch()
+    os.kill(before, signal.SIGKILL)
+    until(lambda: watch() not in ([], [before]))
+    (tmp_path / "go").touch()
+    server.wait(lambda: ref in server.finished)
+    assert server.outcome(ref) is Outcome.DISK_FULL
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def test_a_program_without_rights_to_its_own_folder_leaves_no_trace(server: ScriptedServer, level: str) -> None:

@@ -70,6 +70,7 @@ class V1Group:
 
     def __init__(self, paths: dict[str, str]) -> None:
         self._paths = paths
+        self.folder = paths["pids" if "pids" in paths else next(iter(paths))]
         later = {"cpu": f"{paths['cpu']}/{QUOTA}"} if "cpu" in paths else {}
         self._later = later | {name: path for name, path in paths.items() if name == "blkio"}  # where tasks are moved
         for path in (*paths.values(), *later.values()):
@@ -171,8 +172,7 @@ class V1Group:
     def pids(self) -> list[int]:
         """Without ourselves: our thread stands in here too. Opened anew each time: the list is the one of the opening."""
         me = os.getpid()
-        text = read(f"{self._paths['pids' if 'pids' in self._paths else next(iter(self._paths))]}/cgroup.procs")
-        return [pid for pid in map(int, text.split()) if pid not in (me, 0)]
+        return [pid for pid in map(int, read(f"{self.folder}/cgroup.procs").split()) if pid not in (me, 0)]
 
     def close_door(self) -> None:
         if "pids" in self._paths:

@@ -51,6 +51,7 @@ class V2Group:
         self._path, self._controllers = path, controllers
         with contextlib.suppress(FileExistsError):
             os.mkdir(path)
+        self.folder = path
         self.place: str | None = f"{path}/cgroup.procs"
         self._limits = Limits()
 

@@ -81,13 +81,16 @@ class Executables:
                 prepared.append((process, definition, self._spawner.prepare(process, definition)))
             except (NotStartable, OSError) as error:
                 unable.append((process, error))
+        self._places.disk_watch.say()
         failed = self._spawner.launch(prepared)
         for process, _, _ in prepared:
             if (why := failed.get(process.order.id)) is not None:
                 unable.append((process, NotStartable(why)))
             else:
                 self._by_pid[process.pid] = self._by_task[process.order.id] = process
-                self._begun(process)
+                assert process.place is not None
+                self._places.watch(process.place, process.pid)
+        self._places.disk_watch.say()
         for process, _ in unable:
             process.close()
             self.leave(process)
@@ -196,16 +199,6 @@ class Executables:
 
     # --- limits
 
-    def _begun(self, process: Process) -> None:
-        place = process.place
-        assert place is not None
-        if place.disk is None:
-            self._places.watch(place, lambda: self._kill(process), lambda: self._pids(process))
-
-    def _pids(self, process: Process) -> list[int]:
-        slot = process.place.slot if process.place is not None else None
-        return slot.pids() if slot is not None and slot.group is not None else [process.pid]
-
     def _usage(self, process: Process, status: int, usage: resource.struct_rusage, box: Told) -> Usage:
         """What it used; and why it was ended, if that was for a limit."""
         place = process.place
@@ -221,7 +214,7 @@ class Executables:
                 process.excess = _excess(used, place)
         if memory is None:
             memory = _peak(usage) or process.resident or None
-        if process.excess is None and place.disk is not None and status:
+        if place.disk is not None and status and (process.excess is None or process.excess.what == "disk"):
             process.excess = _disk_excess(place, status)
         return Usage(cpu_ms, memory, usage.ru_inblock * 512, usage.ru_oublock * 512)
 
@@ -244,6 +237,10 @@ class Executables:
         for process in self._by_pid.values():
             place = process.place
             if place is None or process.excess is not None or now - process.since < QUIET_S:
+                continue
+            if place.disk is not None and place.disk.over:  # killed by the watch; what it may have started meanwhile ends now
+                process.excess = Excess("disk", place.disk.used, place.disk.limit)
+                self._kill(process)
                 continue
             if place.slot is None or place.slot.group is None:
                 without[process.pid] = process

@@ -36,6 +36,7 @@ class Used(NamedTuple):
 class Group(Protocol):
     """The group of one slot."""
 
+    folder: str  # of the files that tell what runs in it
     place: str | None  # the cgroup.procs a new process must be moved by; None: the starting thread stands inside already
 
     def admit(self, thread: int) -> None: ...

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headway.agent import cgroups, sandbox
-from headway.agent.disk import DiskWatch, Watched
+from headway.agent.disk_watch import DiskWatch, Watch
 from headway.agent.group import KILL_S, Limits
 from headway.agent.interpreters import NotStartable
 from headway.agent.link import Terms
@@ -33,7 +33,7 @@ class Place:
     disk_limit: int
     ports: tuple[int, ...] = ()
     isolated: bool = False
-    disk: Watched | None = None
+    disk: Watch | None = None
     begun: bool = False  # a program was started in it
     own: int = 0  # memory of a runner that its function is not charged for
     look_at: float = 0.0  # when to look again what that is
@@ -54,7 +54,7 @@ class Places:
         os.makedirs(self._prepared, mode=0o755, exist_ok=True)
         self._box_dir = box_folder(terms.sandbox_dir, work_dir, instance)
         self._box: tuple[sandbox.Sandbox, Scratch] | None = None
-        self._watch = DiskWatch()
+        self.disk_watch = DiskWatch()
         self.opened: Callable[[str], None] = lambda folder: None  # told of the folder that sandboxes see as /etc, once it is there
         self._limbo: list[Place] = []  # something in them does not die yet
 
@@ -74,6 +74,8 @@ class Places:
         isolated = definition.isolation == "sandbox"
         scratch = self.box()[1] if isolated else self.scratch
         limits = self.limits_of(definition)
+        if definition.resources.disk:
+            self.disk_watch.start()
         slot = self.slots.take(limits, isolated=isolated)
         place = Place("", scratch, slot, limits, definition.resources.disk, isolated=isolated)
         try:
@@ -99,19 +101,23 @@ class Places:
             slot.final = None
             self.slots.limit(slot, place.limits)
         place.begun = True
+        self.watch(place)
 
-    def watch(self, place: Place, end: Callable[[], object], pids: Callable[[], list[int]]) -> None:
-        """From now on its disk is watched; `end` is called when it is above its limit."""
-        if not place.disk_limit:
-            return
-        folders = (place.dir, place.scratch.tmp_of(place.dir)) if place.isolated else (place.dir,)
-        place.disk = Watched(folders, place.disk_limit, end, pids)
-        self._watch.add(place.disk)
+    def watch(self, place: Place, pid: int | None = None) -> None:
+        """From now on its disk is watched, and what runs in it is killed when it is above its limit.
+
+        Where a group tells what runs in it, that is before the program starts: the others of its batch may take a while. The watch is told
+        with `disk_watch.say`.
+        """
+        group = place.slot.group if place.slot is not None else None
+        if place.disk is None and place.disk_limit and (group is not None or pid is not None):
+            folders = (place.dir, place.scratch.tmp_of(place.dir)) if place.isolated else (place.dir,)
+            place.disk = self.disk_watch.add(folders, place.disk_limit, group, pid)
 
     def give_back(self, place: Place, patience_s: float = KILL_S) -> None:
         """Its first process has ended. Whatever else is in there ends now."""
         if place.disk is not None:
-            self._watch.remove(place.disk)
+            self.disk_watch.remove(place.disk)
             place.disk = None
         if place.slot is not None and not place.slot.empty:
             place.slot.kill(patience_s)
@@ -161,6 +167,7 @@ class Places:
 
     def close(self) -> None:
         """The supervisor ends and everything in the places is dead."""
+        self.disk_watch.close()
         self.slots.close()
         self.scratch.close()
         remove(self._box_dir)

@@ -100,11 +100,14 @@ class RunnerBoxes:
         stdout, stderr, sock, shared = fds
         passes = ((sock, SOCKET_FD), (shared, SHARED_FD))
         program = Launch(argv, env, place.dir, stdout, stderr, place.slot, box.opens, passes, place.disk_limit)
+        self._places.watch(place)
+        self._places.disk_watch.say()
         launch([program])
         if program.error:
             self._places.give_back(place)
             raise NotStartable(f"the sandbox could not be started: {os.strerror(program.error)}")
-        self._places.watch(place, lambda: self.kill(place), lambda: place.slot.pids() if place.slot is not None else [])
+        self._places.watch(place, program.pid)
+        self._places.disk_watch.say()
         return program.pid, place
 
     def relimit(self, place: Place, definition: Definition) -> None:

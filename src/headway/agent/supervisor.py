@@ -104,7 +104,7 @@ COALESCE_S = (
     0.02  # while orders wait here, news go up this often: a round through server and database costs 4 ms whatever it carries
 )
 PRIORITY = -10  # a node full of busy tasks must still answer
-SWITCH_S = 0.001  # how long a thread of ours may be kept from ending a task that fills the disk
+SWITCH_S = 0.001  # how long a thread that starts a program may be kept from it by another of ours
 GARBAGE = 10_000, 20, 50  # a task makes and drops a hundred objects: the default looks at them all after every few
 _decode = msgspec.msgpack.Decoder(ToSupervisor).decode
 
@@ -298,10 +298,12 @@ class Supervisor:
             self.carriers.ended(pid, status)
             self.containers.ended(pid)
             self.door.ended(pid)
+            self.places.disk_watch.ended(pid)
             self.loggers.ended(pid)
             self.spools.ended(pid, status, boottime())
         others = self.containers.pids | self.carriers.pids | self.loggers.pids | self.spools.pids
         known = self.runners.pids | self.preparations.pids | others | {self.exchange, self.survivor.pid, self.door.pid}
+        known.add(self.places.disk_watch.pid)
         self.handle(*(ProcessEnded(finished, boottime()) for finished in self.executables.ended(exits, known)))
 
     def _running_task(self, number: int) -> tuple[int, int] | None:

@@ -1,0 +1,122 @@
+"""The watch on what tasks write into their own folders, as the supervisor uses it (G3). The watching is done by disk_process.
+
+A thread of the supervisor would have to wait for the interpreter's lock, which one that starts a program may hold while the machine runs
+something else: a task of 64 MiB was seen to write twice that. A process of its own waits for nobody.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import sys
+
+from headway.agent.disk_process import BETWEEN, ENTRIES, ENTRY, SHARED_FD, SOCKET_FD, message
+from headway.agent.group import Group
+from headway.logs import log
+
+PASSED_ON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
+READY_S = 20.0
+AT_ONCE = 50  # watches in a message
+_WATCH = "from headway.agent.disk_process import main; main()"
+
+
+class Watch:
+    """One task's folders, as long as it runs."""
+
+    def __init__(self, shared: mmap.mmap, number: int, at: int, folders: tuple[str, ...], limit: int, message: bytes) -> None:
+        self._shared, self.number, self.at = shared, number, at
+        self.folders, self.limit, self.message = folders, limit, message
+
+    @property
+    def over(self) -> bool:
+        return bool(ENTRY.unpack_from(self._shared, self.at)[1] == self.number)
+
+    @property
+    def used(self) -> int:
+        """When it was found to be over its limit."""
+        return int(ENTRY.unpack_from(self._shared, self.at)[2]) if self.over else 0
+
+
+class DiskWatch:
+    def __init__(self) -> None:
+        self._watches: dict[int, Watch] = {}
+        self._unsaid: list[Watch] = []
+        self._made = 0
+        self._free = list(range(0, ENTRIES * ENTRY.size, ENTRY.size))
+        self._memory = os.memfd_create("headway-disk")
+        os.ftruncate(self._memory, ENTRIES * ENTRY.size)
+        self._shared = mmap.mmap(self._memory, ENTRIES * ENTRY.size)
+        self._sock: socket.socket | None = None
+        self.pid = 0
+
+    def start(self) -> None:
+        """Before the first task that is watched begins: from then on there is somebody who looks. OSError when there is not."""
+        if self.pid:
+            return
+        self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        high = [os.dup(theirs.fileno()), os.dup(self._memory)]  # 3 and 4 may be sources too
+        try:
+            self.pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-P", "-c", _WATCH],
+                {name: os.environ[name] for name in PASSED_ON if name in os.environ},
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, high[0], SOCKET_FD),
+                    (os.POSIX_SPAWN_DUP2, high[1], SHARED_FD),
+                ],
+                setsid=True,
+                setsigmask=(),
+            )
+        finally:
+            theirs.close()
+            for fd in high:
+                os.close(fd)
+        self._sock.settimeout(READY_S)
+        self._sock.recv(16)
+        self._unsaid = list(self._watches.values())
+        self.say()
+
+    def add(self, folders: tuple[str, ...], limit: int, group: Group | None, pid: int | None) -> Watch:
+        """From the next `say` on. Its processes are those of the group, or the only one that is known."""
+        self._made += 1
+        processes = group.folder if group is not None else str(pid)
+        ours = int(group is not None and group.place is None)  # a thread that stands inside
+        at = self._free.pop()
+        watch = Watch(self._shared, self._made, at, folders, limit, message(self._made, at, limit, processes, ours, folders))
+        self._watches[watch.number] = watch
+        ENTRY.pack_into(self._shared, watch.at, watch.number, 0, 0)
+        self._unsaid.append(watch)
+        return watch
+
+    def say(self) -> None:
+        """What was added, in one message: each of them wakes the other side."""
+        while self._sock is not None and self._unsaid:
+            part, self._unsaid = self._unsaid[:AT_ONCE], self._unsaid[AT_ONCE:]
+            try:
+                self._sock.send(BETWEEN.join(watch.message for watch in part))
+            except OSError as error:  # it has just ended: its successor is told of all
+                log("agent.disk_watch_deaf", level="warning", why=str(error))
+
+    def remove(self, watch: Watch) -> None:
+        """Seen there at the next look; it kills nobody any more from now on."""
+        del self._watches[watch.number]
+        ENTRY.pack_into(self._shared, watch.at, 0, 0, 0)
+        self._free.append(watch.at)
+
+    def ended(self, pid: int) -> None:
+        """Nobody ends it but by mistake or malice: another one takes over."""
+        if pid != self.pid:
+            return
+        self.close()
+        log("agent.disk_watch_gone", level="error", watched=len(self._watches))
+        if self._watches:
+            self.start()
+
+    def close(self) -> None:
+        """Without us it ends."""
+        self.pid = 0
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
