@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
+from headway.policy.explain import PROMPT_S
 from headway.policy.forecast import Held, Lasting, Rival, Scene, Start, foresee
 from headway.policy.placement import Gate
 from headway.simulate.load import Arrival
@@ -122,8 +123,8 @@ def main() -> int:
         world.run(arrivals(load, asked.minutes, 4.0, asked.seed))
         answers = [(at, start, world.began[task]) for task, (at, start) in world.said.items()]
         known = [(began - at, start) for at, start, began in answers if start is not None]
-        within = sum(start.low <= wait <= start.high for wait, start in known)
-        late = sum(wait > start.high for wait, start in known)
+        within = sum(start.low <= wait <= start.high + PROMPT_S for wait, start in known)  # as `explain` says it
+        late = sum(wait > start.high + PROMPT_S for wait, start in known)
         width = median(start.high - start.low for _, start in known)
         off = median(abs(start.middle - wait) for wait, start in known)
         print(f"load {load}: {within / len(known):.0%} of {len(known)} within, {late} later, {len(answers) - len(known)} without", end="; ")
