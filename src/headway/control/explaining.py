@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -109,6 +110,7 @@ class Explaining:
             tenants_before=sum(1 for t, one in plan.tenants.items() if t != tenant and one.waiting and one.share < share),
             rate_per_s=_rate(plan, tenant),
             scene=await self._scene(row, asked, rooms, plan, ahead, at_quota=bool(quota)) if waits else None,
+            luck=random.Random(row["id"]),  # the same question has the same answer
             task=row["id"],
             queue=rules.queue,
             lead_s=plan.lead_s,

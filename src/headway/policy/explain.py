@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import datetime
 import math
-import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headway.domain.lifecycle import State
 from headway.domain.resources import Resources, describe
-from headway.policy.forecast import Scene, Start, foresee
+from headway.policy.forecast import Luck, Scene, Start, foresee
 from headway.policy.peak import OPEN, Verdict
 from headway.policy.placement import Gate
 from headway.policy.room import Refusal
@@ -45,6 +44,7 @@ class Facts:
     tenants_before: int = 0
     rate_per_s: float = 0.0  # how fast tasks of its tenant are handed out
     scene: Scene | None = None  # what runs and waits, when that is little enough to be looked at one by one
+    luck: Luck | None = None  # to draw its futures with
     task: int = 0
     queue: str = ""
     lead_s: float = 2.0
@@ -180,8 +180,8 @@ def estimate(facts: Facts, causes: Sequence[Cause]) -> Start | None:
                 wait = max(wait, until)
     if not any(cause.code in ("room", "order", "quota", "peak") for cause in causes):
         return Start(wait + PROMPT_S / 2, wait, wait + PROMPT_S)
-    if facts.scene is not None and facts.scene.small:
-        start = foresee(facts.scene, random.Random(facts.task))
+    if facts.scene is not None and facts.luck is not None and facts.scene.small:
+        start = foresee(facts.scene, facts.luck)
         return None if start is None else Start(wait + start.middle, wait + start.low, wait + start.high + PROMPT_S)
     if facts.rate_per_s <= 0:
         return Start(wait + put_off / 2, wait, wait + put_off + PROMPT_S) if put_off else None

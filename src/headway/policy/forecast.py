@@ -10,11 +10,11 @@ from __future__ import annotations
 import functools
 import heapq
 import math
-import random
 from bisect import bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
+from typing import Protocol
 
 from headway.policy.room import Need
 
@@ -28,6 +28,13 @@ PATIENT_S = 60.0  # how long others can wait, when nothing is known of it
 WIDER = 1.3  # futures know less than they seem to: by how much their spread is taken wider, set on simulated starts (decision 0016)
 SMALLEST_S = 0.5  # differences below it say nothing
 YOUNG_S = 1.0  # what has run for less says nothing yet about how long it will
+
+
+class Luck(Protocol):
+    """Numbers drawn by the caller, as random.Random draws them."""
+
+    def random(self) -> float: ...
+    def expovariate(self, lambd: float) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class Lasting:
     times: tuple[float, ...] = ()  # in order
     cap_s: float = 600.0
 
-    def rest(self, ran_s: float, luck: random.Random) -> float:
+    def rest(self, ran_s: float, luck: Luck) -> float:
         """How much longer one takes that has run for so long. After n known runs one in n + 1 is unlike all of them."""
         after = bisect_right(self.times, ran_s)
         at = after + int(luck.random() * (len(self.times) - after + 1))
@@ -138,7 +145,7 @@ class Scene:
         return bool(self.held) and before <= MOST_BEFORE and len(self.rivals) <= MOST_RIVALS
 
 
-def foresee(scene: Scene, luck: random.Random) -> Start | None:
+def foresee(scene: Scene, luck: Luck) -> Start | None:
     """When it starts in the middle of the futures, and between which moments in nine of ten; None when it never does in some."""
     found: list[float] = []
     events = 0
@@ -172,7 +179,7 @@ class _Queue:
 
 
 class _Future:
-    def __init__(self, scene: Scene, luck: random.Random) -> None:
+    def __init__(self, scene: Scene, luck: Luck) -> None:
         self.scene, self.luck = scene, luck
         self.now, self.events_seen = 0.0, 0
         self.free = {node: list(free) for node, free in scene.free}
