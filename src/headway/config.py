@@ -83,6 +83,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     fence_s: Annotated[float, _duration("server", "Without contact for so long an agent kills its tasks.", low=0.1)] = 3.0
     lost_s: Annotated[float, _duration("server", "Without contact for so long a node is lost.", low=0.2)] = 5.0
     hold_s: Annotated[float, _duration("server", "While the database is away, agents hold on for so long.")] = 60.0
+    impossible_s: Annotated[
+        float, _duration("server", "A ready task that no node could ever run any more fails when that has been so for this long.", low=0.1)
+    ] = 600.0
     duty_lease_s: Annotated[float, _duration("server", "A duty's leader that is silent for so long is replaced.", low=0.5)] = 10.0
     retention_days: Annotated[int, Option("server", "Days that finished tasks are kept.", low=1, high=36500)] = 30
     secrets_key: Annotated[

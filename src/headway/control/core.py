@@ -37,6 +37,7 @@ from headway.control.firing import Firing
 from headway.control.fleet import Fleet
 from headway.control.heartbeats import Heartbeats
 from headway.control.identity import IdSource
+from headway.control.impossible import Impossible
 from headway.control.leader import Leader
 from headway.control.notifier import Notifier
 from headway.control.once import Once
@@ -158,6 +159,9 @@ class Core:
         self.notifier = Notifier(database, holder, bus, self.planner, self.exchanges, self.tenants)
         self.explaining = Explaining(database, clock, self.definitions, self.queues, self.fleet, self.planner, self.outlook, self.scenes)
         self.reserving = Reserving(self.planner, self.scenes, clock)
+        self.impossible = Impossible(
+            database, self.leader, bus, self.fleet, self.planner, self.definitions, self.settings.impossible_s
+        )
         self.preemption = Preemption(database, self.leader, self.planner, self.definitions, bus, clock)
 
     def _make_work(self) -> None:
@@ -234,6 +238,7 @@ class Core:
             timekeeper.run, firing.run, feasibility.run, preemption.run, Loop("reaper", self.leader, self.reaper.run_once).run,
             dispatcher.run, self.deliveries.run,
             outlook.run, reserving.run, self.allowances.run, bounded_waiting.run,
+            Loop("planner", self.leader, self.impossible.run_once).run,
             Loop("archivist", self.leader, self._archive).run,
         ]  # fmt: skip
         self._tasks = [asyncio.ensure_future(_forever(loop)) for loop in loops]

@@ -75,31 +75,35 @@ class Fleet:
 
     def could_run(self, need: Resources) -> bool:
         """Whether some node of the fleet, empty, has room for it."""
-        return any(fits(need, node.capacity) for node in self.nodes.values() if node.state != GONE)
+        return any(fits(need, node.capacity) for node in self._judged())
+
+    def could_ever_run(self, shape: int, need: Resources) -> bool:
+        """The same for a shape, remembered. A fleet nobody has joined yet is not judged."""
+        fine = self._satisfiable.get(shape)
+        if fine is None:
+            fine = self._satisfiable[shape] = self.could_run(need) or not self._judged()
+        return fine
 
     def check_satisfiable(self, wanted: Iterable[Interned]) -> None:
-        """Refuse what no node of the fleet could ever run (G4). A fleet nobody has joined yet is not judged."""
-        fleet = [node for node in self.nodes.values() if node.state != GONE]
-        if not fleet:
-            return
+        """Refuse what no node of the fleet could ever run (G4)."""
         for interned in wanted:
-            fine = self._satisfiable.get(interned.shape)
-            if fine is None:
-                need = interned.definition.resources
-                fine = self._satisfiable[interned.shape] = any(fits(need, node.capacity) for node in fleet)
-            if not fine:
-                raise _unsatisfiable(interned, fleet)
+            if not self.could_ever_run(interned.shape, interned.definition.resources):
+                raise UnsatisfiableResources(
+                    self.why_never(interned.definition.resources), hint="ask for less, or add a node that has it", field="resources"
+                )
+
+    def why_never(self, need: Resources) -> str:
+        """What to say of a task that no node could ever run."""
+        fleet = self._judged()
+        largest = max(fleet, key=lambda node: node.capacity.amounts())
+        return (
+            f"no node could ever run this: it asks for {describe(need)}; the largest of {len(fleet)} nodes "
+            f"({largest.name}) has {largest.capacity.cpus_milli / 1000:g} cpus, {largest.capacity.memory // 2**20} MiB memory, "
+            f"{largest.capacity.disk // 2**20} MiB disk"
+        )
+
+    def _judged(self) -> list[Node]:
+        return [node for node in self.nodes.values() if node.state != GONE]
 
     def by_name(self, name: str) -> Node | None:
         return next((node for node in self.nodes.values() if node.name == name or str(node.id) == name), None)
-
-
-def _unsatisfiable(interned: Interned, fleet: list[Node]) -> UnsatisfiableResources:
-    largest = max(fleet, key=lambda node: node.capacity.amounts())
-    return UnsatisfiableResources(
-        f"no node could ever run this: it asks for {describe(interned.definition.resources)}; the largest of {len(fleet)} nodes "
-        f"({largest.name}) has {largest.capacity.cpus_milli / 1000:g} cpus, {largest.capacity.memory // 2**20} MiB memory, "
-        f"{largest.capacity.disk // 2**20} MiB disk",
-        hint="ask for less, or add a node that has it",
-        field="resources",
-    )

@@ -237,6 +237,17 @@ class Planner:
             self.board.touched(group)
         self.recount({node})
 
+    def waiting(self) -> list[Group]:
+        """Tenants and shapes that have ready tasks, or may have."""
+        return [group for group, head in self.board.heads.items() if len(head) or head.more]
+
+    def read_again(self, group: Group) -> None:
+        """Tasks of this group were ended: read it from the beginning."""
+        if (head := self.board.heads.get(group)) is not None:
+            head.rescan()
+            self.board.touched(group)
+            self.wake.set()
+
     def lent(self, group: Group, node: int) -> None:
         """A task was leased to a node beyond its room. It is held from now on, not from the next count: its end may come first."""
         if self._epoch >= 0 and node in self.rooms:

@@ -191,6 +191,11 @@ cross join lateral (
     order by start_by, cap_ms, id limit $6
 ) t;
 
+-- name: lock_ready
+-- Ready tasks of one tenant and shape, locked, in their order: no node could run them any more.
+select id, definition from task
+where state = 2 and tenant = $1 and shape = $2 order by start_by, cap_ms, id limit $3 for update skip locked;
+
 -- name: groups
 -- Every (tenant, shape) that has a ready task: a loose scan that jumps from group to group in the ready index.
 with recursive found as (
