@@ -102,7 +102,7 @@ async def test_very_many_end_in_parts(dsn, monkeypatch):
         await core.impossible.run_once()
         core.impossible._since = dict.fromkeys(core.impossible._since, -1e9)  # long ago: what is left must not begin to wait anew
         while await core.impossible.run_once() == 0.0:
-            await core.planner.run_once()
+            pass
 
         async def all_failed() -> bool:
             return {await state_of(core, task) for task in ids} == {State.FAILED}
