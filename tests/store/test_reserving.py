@@ -46,8 +46,11 @@ async def test_a_task_that_needs_a_whole_node_is_not_passed_for_ever(dsn):
         assert f"is being kept free for task {large}" in small.text
         held += (await agent.say()).orders
         await agent.succeed(*held)
-        [order] = await agent.orders()
-        assert order.id == large
-        await agent.succeed(order)
+        began: list[int] = []
+        while large not in began:
+            held = await agent.orders()
+            began += [order.id for order in held]
+            await agent.succeed(*held)
+        assert began.index(large) <= 4, "only what was planned before the node was kept, and is on its way"
         assert len(await agent.orders(4)) >= 4, "the small ones go on"
         assert not core.planner.board.keeping.nodes

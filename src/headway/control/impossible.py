@@ -70,7 +70,7 @@ class Impossible:
         count = await self.database.transact(work)
         self.planner.read_again(group)
         if count:
-            log("task.impossible", level="warning", tenant=group[0], tasks=count, reason=self._reason(group[1]))
+            log("planner.impossible", level="warning", tenant=group[0], tasks=count, reason=self._reason(group[1]))
             tell(self.bus, effects)
         return count
 
