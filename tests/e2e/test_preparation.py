@@ -265,6 +265,7 @@ def test_a_compiled_program_is_built_once_for_each_content(
 
 @pytest.mark.usefixtures("agent")
 def test_nodes_announce_what_they_can_run(server: ScriptedServer) -> None:
+    server.wait(lambda: server.registered)
     labels = server.registered[0].capacity.labels
     node = shutil.which("node")
     if node is not None:

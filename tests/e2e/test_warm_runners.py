@@ -123,6 +123,7 @@ def test_a_changed_file_is_loaded_again(server: ScriptedServer, tmp_path: Path) 
 
 @pytest.mark.usefixtures("agent")
 def test_an_operator_adds_a_runner_by_a_setting(server: ScriptedServer) -> None:
+    server.wait(lambda: server.registered)
     assert server.registered[0].capacity.labels["runner/own"] == "yes"
     ref = server.run(server.define(function="anything:name", interpreter="own"), {"x": 1})
     assert server.finished[ref].result == b'["anything:name", {"x": 1}]'
