@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from headway.control.core import Core
+from headway.control.impossible import PART_S
 from headway.domain.lifecycle import State
 from headway.store.queries import query
 from headway.wire.exchange import ErrorInfo
@@ -101,7 +102,7 @@ async def test_very_many_end_in_parts(dsn, monkeypatch):
         await leave(core, large)
         await core.impossible.run_once()
         core.impossible._since = dict.fromkeys(core.impossible._since, -1e9)  # long ago: what is left must not begin to wait anew
-        while await core.impossible.run_once() == 0.0:
+        while await core.impossible.run_once() == PART_S:
             pass
 
         async def all_failed() -> bool:

@@ -186,7 +186,6 @@ class Expander:
             effects.levels.end(done["tree"], done["level"], State.SUCCEEDED, ended_ms=now_ms)
         await settle(connection, [(done["id"], State.SUCCEEDED)] if done["has_dependants"] else [], effects)
 
-
     async def _skip(self, connection: Connection, task: int, ill: Any, effects: Effects) -> None:
         """One of its tasks did not succeed, so there is no list of results. To what waits for it this is a failure if that was one."""
         await connection.execute(_SETTLED, task)

@@ -26,6 +26,7 @@ from headway.wire.exchange import ErrorInfo
 
 LOOK_S = 5.0
 CHUNK = 100
+PART_S = 0.05  # between parts, for which the duty's row is shared: the leader's own beat must come to it, also behind a million tasks
 _LOCK = query("task.lock_ready")
 
 
@@ -46,7 +47,7 @@ class Impossible:
         self._since = {shape: self._since.get(shape, now) for _, shape in groups}
         due = [group for group in groups if now - self._since[group[1]] >= self.after_s]
         ended = [await self._end(group) for group in due]
-        return 0.0 if CHUNK in ended else min(LOOK_S, self.after_s)
+        return PART_S if CHUNK in ended else min(LOOK_S, self.after_s)
 
     def _could_run(self, shape: int) -> bool:
         return self.fleet.could_ever_run(shape, self.planner.board.shapes[shape])
