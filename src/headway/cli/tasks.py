@@ -224,19 +224,18 @@ def describe(task: TaskView, attempts: list[AttemptView]) -> str:
         parts += [_excess(task.error.excess)] if task.error.excess else []
         parts += [_indented(task.error.traceback)] if task.error.traceback else []
     if attempts:
-        rows = [
-            (
-                one.attempt,
-                one.outcome or "running",
-                one.node,
-                took(one.started_at, one.ended_at),
-                one.exit_code,
-                _why(one),
-            )
-            for one in attempts
-        ]
-        parts.append(table(("ATTEMPT", "OUTCOME", "NODE", "TOOK", "EXIT", "ERROR"), rows, right=("TOOK", "EXIT")))
+        parts.append(_attempts(attempts))
     return "\n\n".join(parts)
+
+
+def _attempts(attempts: list[AttemptView]) -> str:
+    from headway.cli.moments import took
+
+    rows = [
+        (one.attempt, one.outcome or "running", one.node, took(one.started_at, one.ended_at), one.exit_code, _why(one))
+        for one in attempts
+    ]
+    return table(("ATTEMPT", "OUTCOME", "NODE", "TOOK", "EXIT", "ERROR"), rows, right=("TOOK", "EXIT"))
 
 
 def _stage(task: TaskView) -> str | None:

@@ -166,25 +166,12 @@ class Board:
 
     def place(self, asked: Round) -> list[Placed]:
         """Hand out the best tasks. Takes them from the heads, and their room from the nodes."""
-        self.horizon = asked.horizon
-        if self.sooner != (sooner := SOONER if asked.due_first and not self.flooded else 0.0):
-            self.sooner = sooner
-            self._freed.update(self._lanes_of)
-        for tenant in self._freed:
-            self._renote(tenant)
-        self._freed.clear()
-        if self.keeping.busy:
-            self.keeping.review()
+        self._begin_round(asked)
         tight, most = self._is_tight(asked), asked.most
         doors = {shape: asked.gate(shape, tight) for shape in self.lanes}
         needs = {shape: self.rooms.need(shape) for shape in doors}
         shy = {shape for shape in doors if asked.gate(shape, True) is not Gate.OPEN} if asked.fill is not None and not tight else set()
-        heap: list[Entry] = []
-        for shape, lane in self.lanes.items():
-            self._surface(shape, lane, doors[shape])
-            if (top := self._top(lane, doors[shape])) is not None:
-                heap.append(top)
-        heapq.heapify(heap)
+        heap = self._tops(doors)
         plan: list[Placed] = []
         stale: set[int] = set()  # lanes whose best may be another since it was looked at
         rooms: dict[int, int] = {}  # tasks a node had room for when the round came to it
@@ -233,6 +220,28 @@ class Board:
             self.keeping.passed_by((short[2], short[3]), short[1][2], [(one.group[1], len(one.keys)) for one in plan[before:]])
         self.tight = tight
         return plan
+
+    def _begin_round(self, asked: Round) -> None:
+        """What has changed since the last one counts from now on."""
+        self.horizon = asked.horizon
+        if self.sooner != (sooner := SOONER if asked.due_first and not self.flooded else 0.0):
+            self.sooner = sooner
+            self._freed.update(self._lanes_of)
+        for tenant in self._freed:
+            self._renote(tenant)
+        self._freed.clear()
+        if self.keeping.busy:
+            self.keeping.review()
+
+    def _tops(self, doors: Mapping[int, Gate]) -> list[Entry]:
+        """A heap of the best of each lane that may go."""
+        heap: list[Entry] = []
+        for shape, lane in self.lanes.items():
+            self._surface(shape, lane, doors[shape])
+            if (top := self._top(lane, doors[shape])) is not None:
+                heap.append(top)
+        heapq.heapify(heap)
+        return heap
 
     def _backfill(self, windows: Mapping[int, float], doors: Mapping[int, Gate], most: int) -> list[Placed]:
         """Tasks that will have ended by their caps before a kept node has room for whom it is kept, in order."""
