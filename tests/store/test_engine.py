@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from headway.control.leader import Leader
+from headway.control.leader import DUTIES, Leader
 from headway.domain.lifecycle import Outcome, State
 from headway.errors import StaleEpoch
 from headway.store.queries import query
@@ -408,23 +408,47 @@ async def test_a_deposed_leader_writes_nothing(dsn):
             usurper = Leader(core.database, "usurper", 10)
             assert "planner" in await usurper.renew()
             task = (await submit(core, function())).ids[0]
-            rows = await connection.fetch(query("task.lease"), [task], [1], old, [1])
+            rows = await connection.fetch(query("task.lease"), [task], [1], old, [1], [1])
             assert rows == []
         core.leader.epochs["timekeeper"] = old
         with pytest.raises(StaleEpoch):
             await core.database.transact(lambda c: core.leader.fence(c, "timekeeper"))
 
 
-async def test_a_takeover_waits_for_a_write_of_the_old_epoch_that_is_under_way(dsn):
+async def test_a_takeover_comes_after_a_write_of_the_old_epoch_that_is_under_way(dsn):
     async with engine(dsn) as core, core.database.cold() as first, core.database.cold() as second:
+        usurper = Leader(core.database, "usurper", 10)
         transaction = first.transaction()
         await transaction.start()
         assert await first.fetchval(query("duty.fence"), "planner", core.leader.epoch("planner")) == 1
-        takeover = asyncio.ensure_future(second.execute("update duty set epoch = epoch + 1 where name = 'planner'"))
-        done_early, _ = await asyncio.wait({takeover}, timeout=0.2)
-        assert not done_early
+        await second.execute("update duty set expires_at = '-infinity'")
+        assert await usurper.renew() == set(DUTIES) - {"planner"}
         await transaction.commit()
-        await takeover
+        assert await usurper.renew() == {"planner"}
+
+
+async def test_a_leader_renews_while_its_own_writes_are_under_way(dsn):
+    async with engine(dsn) as core, core.database.cold() as connection, connection.transaction():
+        epochs = dict(core.leader.epochs)
+        for duty in DUTIES:
+            await core.leader.fence(connection, duty)
+        async with asyncio.timeout(60):
+            assert await core.leader.renew() == set()
+        assert core.leader.epochs == epochs
+
+
+async def test_a_node_declared_lost_is_given_nothing_by_a_planner_that_has_not_heard(dsn):
+    async with engine(dsn) as core:
+        lost, other = await ScriptedAgent(core, "lost").join(), await ScriptedAgent(core, "other").join()
+        async with core.database.cold() as connection:
+            await connection.execute("update node set state = 1 where id = $1", lost.id)
+        ids = (await submit(core, *[function(resources={"cpus": 1}) for _ in range(8)])).ids
+        got = []
+        while len(got) < len(ids):
+            orders = await other.orders()
+            got += orders
+            await other.succeed(*orders)
+        assert {(order.id, order.attempt) for order in got} == {(task, 1) for task in ids}
 
 
 async def test_two_servers_finish_and_release_the_same_rows_without_a_deadlock(dsn):

@@ -76,8 +76,8 @@ NODES_OF_LEASED = [node_of(task) for task in LEASED]
 NOW = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
 GROUPS = [(tenant, shape) for tenant in range(1, TENANTS + 1) for shape in range(1, SHAPES + 1)]
 CASES = [
-    Case("task.lease", (READY, each(1), 1, SHAPES_OF_READY), {"task_pkey"}, BATCH, BATCH),
-    Case("task.lease", (READY, each(1), 99, SHAPES_OF_READY), {"task_pkey"}, 0, 0),
+    Case("task.lease", (READY, each(1), 1, SHAPES_OF_READY, [1]), {"task_pkey"}, BATCH, BATCH),
+    Case("task.lease", (READY, each(1), 99, SHAPES_OF_READY, [1]), {"task_pkey"}, 0, 0),
     Case("task.start", (LEASED, each(1), NODES_OF_LEASED, each(1)), {"task_pkey"}, BATCH),
     Case("task.give_back", (LEASED, each(1), NODES_OF_LEASED), {"task_pkey"}, BATCH, BATCH),
     Case("task.succeed", (LEASED, each(1), NODES_OF_LEASED, each(1), each(2), each(b"1"), each(None), each(None), each(None)),
@@ -170,7 +170,7 @@ PREPARED_EARLY = [
     Case("edge.results", (BLOCKED,), set(), 3 * BATCH),
     Case("edge.result_sizes", (BLOCKED,), set(), 2 * BATCH),
     Case("subtask.would_wait_for_ever", (LEASED, BLOCKED, 10_000), set(), 2 * BATCH, BATCH),
-    Case("task.lease", (READY, each(1), 1, SHAPES_OF_READY), set(), BATCH, BATCH),
+    Case("task.lease", (READY, each(1), 1, SHAPES_OF_READY, [1]), set(), BATCH, BATCH),
     Case("task.succeed", (LEASED, each(1), NODES_OF_LEASED, each(1), each(2), each(b"1"), each(None), each(None), each(None)),
          set(), BATCH, BATCH),
 ]  # fmt: skip

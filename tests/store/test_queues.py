@@ -469,7 +469,7 @@ async def test_a_task_whose_shape_changed_after_it_was_planned_is_not_leased(dsn
 
         async with core.database.cold() as connection:
             old_shape = await connection.fetchval("select min(id) from shape")
-            rows = await connection.fetch(query("task.lease"), [task], [1], core.leader.epoch("planner"), [old_shape])
+            rows = await connection.fetch(query("task.lease"), [task], [1], core.leader.epoch("planner"), [old_shape], [1])
         assert rows == []
 
 

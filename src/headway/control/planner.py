@@ -19,7 +19,7 @@ from headway.control.bus import Bus, Freed
 from headway.control.clock import Clock
 from headway.control.conditions import Conditions
 from headway.control.definitions import Definitions
-from headway.control.fleet import Fleet
+from headway.control.fleet import UP, Fleet
 from headway.control.leader import Leader
 from headway.control.sessions import Session, Sessions
 from headway.control.tenants import Tenants
@@ -409,24 +409,35 @@ class Planner:
 
     async def _lease(self, plan: list[Placed]) -> int:
         wanted = sorted((key[2], placed.node, placed.group[1]) for placed in plan for key in placed.keys)
+        nodes = {placed.node for placed in plan}
         sessions = self.talking()
         try:
             async with self.database.hot() as connection:
                 rows = await connection.fetch(
-                    _LEASE, [w[0] for w in wanted], [w[1] for w in wanted], self._epoch, [w[2] for w in wanted]
+                    _LEASE, [w[0] for w in wanted], [w[1] for w in wanted], self._epoch, [w[2] for w in wanted], list(nodes)
                 )
         except BaseException:
             # Unknown whether they were leased: forget what was assumed, and let count and rescan tell.
             self.step_down()
             raise
         if len(rows) < len(wanted):
-            self._recount.update(placed.node for placed in plan)  # some were cancelled meanwhile, or we no longer lead
-            if not rows:
-                await self.database.transact(lambda connection: self.leader.fence(connection, "planner"))
+            await self._refused(plan, {row["id"] for row in rows})
         else:
             telemetry.waited(max(0.0, (self.clock.now() - min(row["eligible_at"] for row in rows)).total_seconds()))
         self.dispatch(rows, sessions)
         return len(rows)
+
+    async def _refused(self, plan: list[Placed], leased: set[int]) -> None:
+        """Some were cancelled meanwhile, or we no longer lead, or their node was lost: those are ready still."""
+        self._recount.update(placed.node for placed in plan)
+        if not leased:
+            await self.database.transact(lambda connection: self.leader.fence(connection, "planner"))
+        await self.fleet.refresh()
+        for placed in plan:
+            node, head = self.fleet.nodes.get(placed.node), self.board.heads.get(placed.group)
+            if head is not None and (node is None or node.state != UP) and not leased.issuperset(key[2] for key in placed.keys):
+                head.look_again_from(placed.keys[0])
+                self.board.touched(placed.group)
 
     def dispatch_with_controls(self, node: int) -> None:
         """A task was leased to a node where others stop for it: order and controls go out together.

@@ -1,11 +1,14 @@
 -- name: take
--- Leads a duty whose lease has run out, or renews one's own. A takeover raises the epoch, which fences the former leader.
-update duty
-set holder = $2,
-    epoch = case when holder = $2 and expires_at > clock_timestamp() then epoch else epoch + 1 end,
-    expires_at = clock_timestamp() + $3 * interval '1 second'
-where name = any ($1::text[]) and (holder = $2 or expires_at <= clock_timestamp())
-returning name, epoch;
+-- Renews one's own leases, and leads duties whose lease has run out. A takeover raises the epoch, which fences the former leader. Fences lock
+-- the key of the row only: a renewal waits for none of them, and a takeover passes over a duty whose former leader has a commit under way.
+with lapsed as materialized (
+    select name from duty where name = any ($1::text[]) and expires_at <= clock_timestamp() for update skip locked
+)
+update duty d
+set holder = $2, epoch = d.epoch + case when l.name is null then 0 else 1 end, expires_at = clock_timestamp() + $3 * interval '1 second'
+from unnest($1::text[]) as w (name) left join lapsed l on l.name = w.name
+where d.name = w.name and (l.name is not null or d.holder = $2 and d.expires_at > clock_timestamp())
+returning d.name, d.epoch;
 
 -- name: hand_on
 -- Gives duties up at once, so that another server leads without waiting for the lease to run out.
@@ -15,8 +18,8 @@ update duty set expires_at = '-infinity' where holder = $1 returning name;
 select name, holder, epoch, expires_at > clock_timestamp() as live from duty order by name;
 
 -- name: fence
--- The first statement of every transaction of a duty: locks its row, so that a takeover waits for our commit or we see it.
-select 1 from duty where name = $1 and epoch = $2 and expires_at > clock_timestamp() for share;
+-- The first statement of every transaction of a duty: locks the key of its row, so that a takeover comes after our commit or we see it.
+select 1 from duty where name = $1 and epoch = $2 and expires_at > clock_timestamp() for key share;
 
 -- name: claim_number
 -- A submitter number that nobody holds, with milliseconds reserved behind all earlier ones (a second at least, should the clock have

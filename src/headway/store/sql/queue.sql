@@ -16,7 +16,7 @@ returning name;
 -- name: promote
 -- Tasks that could wait and can no longer, if this server still leads the planner: they are urgent now, and everyone is told (E2).
 with fence as materialized (
-    select 1 from duty where name = 'planner' and epoch = $2 and expires_at > clock_timestamp() for share
+    select 1 from duty where name = 'planner' and epoch = $2 and expires_at > clock_timestamp() for key share
 ), due as materialized (
     select id from task where id = any ($1::bigint[]) and +state = 2 and category <> 0 and exists (select 1 from fence)
     order by id for update skip locked
@@ -30,7 +30,7 @@ select id from up;
 -- name: publish
 -- What the planner knows, for every server.
 with fence as materialized (
-    select 1 from duty where name = 'planner' and epoch = $2 and expires_at > clock_timestamp() for share
+    select 1 from duty where name = 'planner' and epoch = $2 and expires_at > clock_timestamp() for key share
 )
 insert into plan_state (at, body) select clock_timestamp(), $1::jsonb from fence
 on conflict (id) do update set at = excluded.at, body = excluded.body

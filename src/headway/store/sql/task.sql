@@ -4,20 +4,24 @@
 
 -- name: lease
 -- Gives ready tasks to nodes, if this server still leads the planner and they are still of the shape that was planned (F5: PATCH). Ids come sorted, so locks are taken in order.
+-- A node that was declared lost gets nothing: its tasks became ready in the same commit, so who sees them sees that too (I1). $5: the nodes of $2, each once.
 -- event: lease
 with fence as materialized (
-    select 1 from duty where name = 'planner' and epoch = $3 and expires_at > clock_timestamp() for share
+    select 1 from duty where name = 'planner' and epoch = $3 and expires_at > clock_timestamp() for key share
+), away as materialized (
+    select n.id from unnest($5::int[]) as d (id), node n where n.id between d.id and d.id and +n.state <> 0
 )
 update task t
 set state = 3, node = p.node, attempt = t.attempt + 1, leased_at = clock_timestamp()
 from unnest($1::bigint[], $2::int[], $4::int[]) as p (id, node, shape)
 where t.id between p.id and p.id and +t.state = 2 and +t.shape = p.shape and exists (select 1 from fence)
+    and (p.node in (select id from away)) is not true
 returning t.id, t.attempt, t.node, t.definition, t.input, t.name, t.eligible_at;
 
 -- name: express
 -- Stores a few tasks and gives them to nodes at once, if this server still leads the planner; otherwise they are stored as ready.
 with fence as materialized (
-    select 1 from duty where name = 'planner' and epoch = $14 and expires_at > clock_timestamp() for share
+    select 1 from duty where name = 'planner' and epoch = $14 and expires_at > clock_timestamp() for key share
 ), leads as materialized (select exists (select 1 from fence) as ok)
 insert into task (id, start_by, eligible_at, tenant, definition, shape, cap_ms, category, size, name, labels, input, node, attempt,
     leased_at, state)
@@ -166,7 +170,7 @@ select id, tenant, shape, node, has_dependants, tree, level from done;
 -- Scheduled tasks whose time has come, oldest first, if this server still leads the timekeeper.
 -- event: come_due
 with fence as materialized (
-    select 1 from duty where name = 'timekeeper' and epoch = $1 and expires_at > clock_timestamp() for share
+    select 1 from duty where name = 'timekeeper' and epoch = $1 and expires_at > clock_timestamp() for key share
 ), due as materialized (
     select id from task where state = 1 and eligible_at <= clock_timestamp() and exists (select 1 from fence)
     order by eligible_at limit $2 for update skip locked
