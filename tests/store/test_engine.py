@@ -437,6 +437,29 @@ async def test_a_leader_renews_while_its_own_writes_are_under_way(dsn):
         assert core.leader.epochs == epochs
 
 
+async def test_duties_handed_on_are_taken_over_without_waiting_for_the_next_beat(dsn, monkeypatch):
+    monkeypatch.setattr("headway.control.core.BEAT_S", 600.0)
+    async with engine(dsn, holder="next", duty_lease_s=3000.0) as following:
+        async with following.database.cold() as connection:
+            await connection.execute("update duty set expires_at = '-infinity'")
+        async with engine(dsn, holder="first", duty_lease_s=3000.0) as first:
+            assert first.leader.leads("planner")
+            await eventually(lambda: _listen(first, 2))
+            assert first.leader.epoch("planner") == 2
+        await eventually(lambda: _leads(following, 3))
+
+
+async def _listen(core, servers: int) -> bool:
+    async with core.database.cold() as connection:
+        own = "datname = current_database() and application_name = 'headway notify'"
+        said = await connection.fetch(f"select query from pg_stat_activity where {own}")
+        return len([row for row in said if "pg_notify" in row["query"]]) == servers
+
+
+async def _leads(core, epoch: int) -> bool:
+    return all(core.leader.epoch(duty) == epoch for duty in DUTIES)
+
+
 async def test_a_node_declared_lost_is_given_nothing_by_a_planner_that_has_not_heard(dsn):
     async with engine(dsn) as core:
         lost, other = await ScriptedAgent(core, "lost").join(), await ScriptedAgent(core, "other").join()

@@ -33,6 +33,7 @@ class Bus:
     on_queues: list[Callable[[], None]] = field(default_factory=list)  # a queue was paused, resumed, changed
     on_changed: list[Callable[[list[Group]], None]] = field(default_factory=list)  # waiting tasks of these groups were changed in place
     on_tenants: list[Callable[[], None]] = field(default_factory=list)  # a subscription or a tier changed
+    on_vacant: list[Callable[[], None]] = field(default_factory=list)  # another server handed its duties on
 
     def ready(self, tasks: dict[Group, list[Key]]) -> None:
         """Tasks are ready to run: keys by group, each list in order."""
@@ -104,6 +105,10 @@ class Bus:
 
     def tenants(self) -> None:
         for tell in self.on_tenants:
+            tell()
+
+    def vacant(self) -> None:
+        for tell in self.on_vacant:
             tell()
 
 

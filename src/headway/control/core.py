@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -95,6 +96,8 @@ class Core:
         self.ready = False
         self._tasks: list[asyncio.Task[None]] = []
         self._last_beat = 0.0
+        self._vacant = asyncio.Event()  # somebody handed duties on
+        self.bus.on_vacant.append(self._vacant.set)
         self._slow_beat = 0.0
         self._make_knowledge()
         self._make_exchange()
@@ -281,6 +284,7 @@ class Core:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
             await self.leader.hand_on()
+            await self.notifier.tell_at_once("duties")
             await self.ids.release()
             async with self.database.cold() as connection:
                 await connection.execute(_GONE, self.holder)
@@ -295,7 +299,11 @@ class Core:
 
     async def _beats(self) -> None:
         while True:
-            await asyncio.sleep(max(0.0, self._last_beat + min(BEAT_S, self.settings.duty_lease_s * 0.3) - time.monotonic()))
+            rest = self._last_beat + min(BEAT_S, self.settings.duty_lease_s * 0.3) - time.monotonic()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, rest)):
+                    await self._vacant.wait()
+            self._vacant.clear()
             try:
                 await self._beat()
             except Unavailable as error:

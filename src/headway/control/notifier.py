@@ -147,6 +147,11 @@ class Notifier:
         if message:
             await self._notify(message)
 
+    async def tell_at_once(self, flag: str) -> None:
+        """For a server that ends: nothing is gathered any more."""
+        async with self.database.cold() as connection:
+            await connection.execute("select pg_notify($1, $2)", CHANNEL, json.dumps({"from": self.holder, "flags": [flag]}))
+
     async def _notify(self, message: dict[str, Any]) -> None:
         text = json.dumps({"from": self.holder, **message})
         if len(text) > LIMIT:
@@ -173,6 +178,8 @@ class Notifier:
     def _heard_flags(self, flags: list[str]) -> None:
         if "hello" in flags:  # a server has come: from now on there is somebody to tell
             self.others, self.exchanges.alone = True, False
+        if "duties" in flags:
+            self.bus.vacant()
         if "rescan" in flags:
             self.planner.rescan()
         if "fleet" in flags:
