@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import asyncpg
 
@@ -21,6 +21,7 @@ from headway.control.draft import Draft
 from headway.control.express import Express
 from headway.control.fleet import Fleet
 from headway.control.identity import IdSource
+from headway.control.lanes import Lanes
 from headway.control.subtasks import Parent
 from headway.domain.lifecycle import State
 from headway.errors import HeadwayError, InvalidInput, LimitExceeded, Unavailable
@@ -29,7 +30,6 @@ from headway.store.database import GONE, Database
 from headway.store.queries import query
 
 BATCH_TASKS = 1_500  # enough to amortise a commit; more would hold up everything else while its rows are made
-LANES = 2
 _FIND = query("read.exists")
 _EXISTING = query("key.existing")
 
@@ -57,9 +57,10 @@ class Admission:
     express: Express
     allowances: Allowances
     queue_bytes: int
-    _waiting: list[Request] = field(default_factory=list)
     _bytes: int = 0
-    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.lanes = Lanes(self._commit, lambda request: len(request.drafts), BATCH_TASKS)
 
     async def submit(
         self,
@@ -92,9 +93,8 @@ class Admission:
             request.key, request.key_hash = key
         if allowance is not None:
             done.add_done_callback(lambda _: self._stored(allowance, request, len(drafts), began))
-        self._waiting.append(request)
         self._bytes += weight
-        self._wake.set()
+        self.lanes.add(request)
         try:
             await request.done
         finally:
@@ -129,29 +129,6 @@ class Admission:
         else:
             spent = count if isinstance(error, Unavailable) or not isinstance(error, HeadwayError) else 0
         allowance.took_for_nothing(count - spent, began, self.allowances.monotonic())
-
-    async def run(self) -> None:
-        """Commit batch after batch until cancelled, in two lanes: one is prepared while the other is being stored."""
-        async with asyncio.TaskGroup() as lanes:
-            for _ in range(LANES):
-                lanes.create_task(self._lane())
-
-    async def _lane(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._waiting:
-                await self._commit(self._next_batch())
-
-    def _next_batch(self) -> list[Request]:
-        taken, count = 0, 0
-        for request in self._waiting:
-            count += len(request.drafts)
-            taken += 1
-            if count >= BATCH_TASKS:
-                break
-        batch, self._waiting = self._waiting[:taken], self._waiting[taken:]
-        return batch
 
     async def _commit(self, requests: list[Request]) -> None:
         try:

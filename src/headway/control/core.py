@@ -237,8 +237,8 @@ class Core:
         dispatcher = Loop("dispatcher", self.leader, self.dispatcher.run_once)
         self._connect_webhooks(dispatcher.wake)
         loops: list[Callable[[], Awaitable[None]]] = [
-            self.admission.run, self.desk.run, self.heartbeats.run, self.notifier.run, self.waiting.run, self._beats, planner.run,
-            timekeeper.run, firing.run, feasibility.run, preemption.run, Loop("reaper", self.leader, self.reaper.run_once).run,
+            self.admission.lanes.run, self.desk.lanes.run, self.heartbeats.run, self.notifier.run, self.waiting.run, self._beats,
+            planner.run, timekeeper.run, firing.run, feasibility.run, preemption.run, Loop("reaper", self.leader, self.reaper.run_once).run,
             dispatcher.run, self.deliveries.run,
             outlook.run, reserving.run, self.allowances.run, bounded_waiting.run,
             Loop("planner", self.leader, self.impossible.run_once).run,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import asyncpg
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from headway.control.bus import Bus
 from headway.control.clock import Clock
 from headway.control.definitions import Definitions
+from headway.control.lanes import Lanes
 from headway.control.record import Reports, record
 from headway.control.settle import Effects, tell
 from headway.domain.stages import MOST as MOST_STAGES
@@ -24,7 +25,6 @@ _EARLIEST_MS = 946_684_800_000  # the year 2000
 MAX_TEXT = 500
 MAX_ERROR = 256 * 1024  # characters of a message or traceback
 BATCH = 4_000
-LANES = 2
 
 
 @dataclass
@@ -36,43 +36,21 @@ class _Waiting:
 
 @dataclass
 class ReportDesk:
-    """One queue, two writers: one report is read while the other is being committed."""
+    """The queue of reports in front of the store."""
 
     database: Database
     definitions: Definitions
     clock: Clock
     bus: Bus
-    _waiting: list[_Waiting] = field(default_factory=list)
-    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.lanes = Lanes(self._commit, lambda waiting: len(waiting.exchange.finished), BATCH)
 
     async def submit(self, node: int, exchange: Exchange) -> None:
         """Returns once the report is committed."""
         waiting = _Waiting(node, exchange, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiting)
-        self._wake.set()
+        self.lanes.add(waiting)
         await asyncio.shield(waiting.done)
-
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as lanes:
-            for _ in range(LANES):
-                lanes.create_task(self._lane())
-
-    async def _lane(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._waiting:
-                await self._commit(self._next())
-
-    def _next(self) -> list[_Waiting]:
-        taken, count = 0, 0
-        for waiting in self._waiting:
-            count += len(waiting.exchange.finished)
-            taken += 1
-            if count >= BATCH:
-                break
-        batch, self._waiting = self._waiting[:taken], self._waiting[taken:]
-        return batch
 
     async def _commit(self, batch: list[_Waiting]) -> None:
         try:
