@@ -12,24 +12,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
 
-from ruamel.yaml import YAML
+import yaml
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.events import (
-    AliasEvent,
-    DocumentEndEvent,
-    MappingEndEvent,
-    MappingStartEvent,
-    ScalarEvent,
-    SequenceEndEvent,
-    SequenceStartEvent,
-)
 from ruamel.yaml.reader import ReaderError
 
 from headway.domain.spec import KEYWORDS
 from headway.errors import InvalidInput
+from headway.treefile import yaml_events
 
 MERGE = "<<"
 MAX_TEXT = 64 * 2**20
+DEEPEST_BRACKETS = 3_000  # both readers take quadratic time for brackets inside brackets; indentation has no such bound
 _STANDARD_TAG = "tag:yaml.org,2002:"
 _TEXT_TAGS = (_STANDARD_TAG + "str", "!")
 _PLAIN_TAGS = tuple(_STANDARD_TAG + word for word in ("int", "float", "bool", "null", "map", "seq"))
@@ -100,8 +93,17 @@ def parse(text: str, source: str) -> list[Node]:
     text = text.removeprefix("\ufeff")
     if len(text) > MAX_TEXT:
         fail(source, Mark(1, 1), f"{len(text)} characters are too many for a task file", hint=f"at most {MAX_TEXT}")
+    if quick := yaml_events.quick(text):
+        composer = _Composer(text, source, quick)
+        try:
+            return list(composer.documents())
+        except yaml.MarkedYAMLError as error:
+            if yaml_events.is_final(error, text, composer.brackets):
+                _explain(error, text, source)
+        except (yaml.YAMLError, UnicodeEncodeError):
+            pass  # a character that is not allowed: the other reader says which
     try:
-        return list(_Composer(text, source).documents())
+        return list(_Composer(text, source, yaml_events.thorough(text)).documents())
     except MarkedYAMLError as error:
         _explain(error, text, source)
     except ReaderError as error:
@@ -122,31 +124,33 @@ class _Open:
     """A list or mapping whose end has not come yet."""
 
     node: Listing | Mapping
+    in_brackets: bool
     key: Scalar | None = None
     merges: list[tuple[Mark, Node]] = field(default_factory=list)
 
 
 class _Composer:
-    def __init__(self, text: str, source: str) -> None:
+    def __init__(self, text: str, source: str, events: Iterator[Any]) -> None:
         self.lines = text.splitlines()
         self.source = source
-        self.events = YAML(typ="safe", pure=True).parse(text)
+        self.events = events
         self.anchors: dict[str, Node] = {}
         self.open: list[_Open] = []
+        self.brackets = 0  # of those that are open
         self.root: Node | None = None
 
     def documents(self) -> Iterator[Node]:
         for event in self.events:
-            match event:
-                case ScalarEvent():
+            match type(event).__name__:  # the readers have classes of the same names
+                case "ScalarEvent":
                     self.scalar(event)
-                case AliasEvent():
+                case "AliasEvent":
                     self.alias(event)
-                case SequenceStartEvent() | MappingStartEvent():
+                case "SequenceStartEvent" | "MappingStartEvent":
                     self.begin(event)
-                case SequenceEndEvent() | MappingEndEvent():
+                case "SequenceEndEvent" | "MappingEndEvent":
                     self.end()
-                case DocumentEndEvent():
+                case "DocumentEndEvent":
                     if self.root is not None:
                         yield self.root
                     self.anchors, self.root = {}, None
@@ -157,14 +161,21 @@ class _Composer:
         if "\x00" in text:
             fail(self.source, mark, "a NUL character is not allowed")
         if _SURROGATE.search(text):
-            fail(self.source, mark, "half a surrogate pair is not a character")
-        plain = event.style is None and event.tag not in _TEXT_TAGS
+            text = self.joined(text, mark)
+        plain = not event.style and event.tag not in _TEXT_TAGS
         if plain and event.end_mark.line > event.start_mark.line:
             self.check_continuation(event)
         node = Scalar(text, plain, mark)
         if event.anchor:
             self.anchors[str(event.anchor)] = node
         self.place(node, mark)
+
+    def joined(self, text: str, mark: Mark) -> str:
+        """JSON writes a character beyond the first 65,536 as two escapes."""
+        try:
+            return text.encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            fail(self.source, mark, "half a surrogate pair is not a character")
 
     def check_continuation(self, event: Any) -> None:
         """`executable: ./a.sh` over `attempts:3` is one long text to YAML, and never what was meant."""
@@ -196,13 +207,18 @@ class _Composer:
         self.check_tag(event, mark)
         if self.open and isinstance(self.open[-1].node, Mapping) and self.open[-1].key is None:
             fail(self.source, mark, "a key must be one word or text, not a list or mapping")
-        node: Listing | Mapping = Mapping(mark) if isinstance(event, MappingStartEvent) else Listing(mark)
+        node: Listing | Mapping = Mapping(mark) if type(event).__name__ == "MappingStartEvent" else Listing(mark)
         if event.anchor:
             self.anchors[str(event.anchor)] = node
-        self.open.append(_Open(node))
+        self.open.append(_Open(node, in_brackets=bool(event.flow_style)))
+        self.brackets += self.open[-1].in_brackets
+        if self.brackets > DEEPEST_BRACKETS:
+            hint = "inside a tree write the subtasks on lines of their own, indented"
+            fail(self.source, mark, f"brackets are nested too deeply, at most {DEEPEST_BRACKETS} levels", hint=hint)
 
     def end(self) -> None:
         done = self.open.pop()
+        self.brackets -= done.in_brackets
         if isinstance(done.node, Mapping):
             for mark, merged in done.merges:
                 self.merge(done.node, mark, merged)
@@ -250,7 +266,7 @@ def _mark(event: Any) -> Mark:
     return Mark(event.start_mark.line + 1, event.start_mark.column + 1)
 
 
-def _explain(error: MarkedYAMLError, text: str, source: str) -> NoReturn:
+def _explain(error: MarkedYAMLError | yaml.MarkedYAMLError, text: str, source: str) -> NoReturn:
     """What people do most: tabs, and a colon without a space. Everything else in the parser's own words."""
     lines = text.splitlines()
     at = error.problem_mark or error.context_mark
@@ -280,11 +296,11 @@ def _advice(problem: str, line: str) -> str | None:
         return "inside brackets put ${...} in quotes"
     if "mapping values are not allowed" in problem:
         return "put a text that holds ': ' in quotes, or check the indentation"
-    if "expected <block end>" in problem:
+    if "expected <block end>" in problem or "expected key" in problem or "expected '-' indicator" in problem:
         return "check the indentation: keys of one mapping start in the same column"
     if "cannot start any token" in problem:
         return "put the text in quotes"
-    if "end of stream" in problem or "stream end" in problem:
+    if "end of stream" in problem or "stream end" in problem or not line:
         return "something is not closed: a quote or a bracket"
     return None
 

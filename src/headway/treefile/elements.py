@@ -107,6 +107,7 @@ class _Walk:
         self.reader = reader
         self.shape = Shape(Element(name, None, mark))
         self.stack: list[_Job] = []
+        self.found = 0  # of the tasks below the top
 
     def run(self, node: Mapping, defaults: dict[str, Entry]) -> Shape:
         self.stack.append(_Job(self.shape.top, node, defaults, depth=0 if is_tree(node) else 1, is_tree=is_tree(node)))
@@ -115,8 +116,6 @@ class _Walk:
             begun = len(self.stack)
             self.read(job)
             self.stack[begun:] = reversed(self.stack[begun:])  # the first child is read first: the order of the file
-            if len(self.shape.elements) > MOST_TASKS:
-                self.reader.fail(job.element.mark, f"more than {MOST_TASKS} tasks in one tree", hint="submit so many over HTTP")
         return self.shape
 
     def read(self, job: _Job) -> None:
@@ -232,6 +231,10 @@ class _Walk:
 
     def push(self, into: Block, name: str | None, mark: Mark, node: Mapping, defaults: dict[str, Entry], depth: int) -> None:
         element = Element(name, name, mark)
+        self.found += 1
+        if self.found > MOST_TASKS:
+            hint = "submit so many as a stream: `Tree` in Python, or POST /v1/trees/stream"
+            self.reader.fail(mark, f"more than {MOST_TASKS:,} tasks in one tree", hint=hint)
         into.items.append(element)
         self.stack.append(_Job(element, node, defaults, depth))
 
