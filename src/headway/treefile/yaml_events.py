@@ -1,8 +1,8 @@
 """Text to YAML events, by one of two readers that agree on what they both take.
 
-libyaml (inside PyYAML) reads a task in 7 µs, ruamel.yaml in 250: libyaml is asked first. What it refuses, ruamel reads again: it knows a few
-things more (pairs of escapes in JSON) and says better what is wrong. Both differ on tabs and on the rare line breaks of Unicode, so a text
-that holds one is ruamel's, unless it is so large that nobody would wait for it.
+libyaml (inside PyYAML) reads a task in 7 µs, ruamel.yaml in 250: libyaml is asked first. What it refuses, ruamel reads again: it knows a
+few things more (pairs of escapes in JSON) and says better what is wrong. Both differ on tabs and on the rare line breaks of Unicode, so a
+text that holds one is ruamel's, unless it is so large that nobody would wait for it.
 """
 
 from __future__ import annotations
