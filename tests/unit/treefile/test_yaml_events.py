@@ -14,8 +14,9 @@ from headway.errors import InvalidInput
 from headway.treefile import elements, load, yaml_events
 from headway.treefile.document import Node, _Composer
 
-WRITTEN = "a: ,b: ,- ,{,},[,],&a ,*a,<<: *a,|\n  ,>\n  ,',\",${p},!!str ,\n,\n  ,\n    ,: ,? ,\n---\n, #,\\,0,~,é,http://x,a:b,-1,?x,:x,\\u00e9,\\/,x y,😀"
-PIECES = st.sampled_from([",", *WRITTEN.split(",")])
+WRITTEN = "a: ,b: ,- ,{,},[,],&a ,*a,<<: *a,|\n  ,>\n  ,',\",${p},!!str ,\n,\n  ,\n    ,: "
+MORE = "? ,\n---\n, #,\\,0,~,é,http://x,a:b,-1,?x,:x,\\u00e9,\\/,x y,😀"
+PIECES = st.sampled_from([",", *WRITTEN.split(","), *MORE.split(",")])
 
 
 def nodes(text: str, events: Any) -> list[Node] | None:
