@@ -10,10 +10,11 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from headway.control.allowances import IDLE_S, Allowances
+from headway.control.allowances import Allowances
 from headway.domain.lifecycle import State
 from headway.domain.tenant import Subscription
 from headway.errors import Forbidden, HeadwayError, IdempotencyConflict, InvalidInput, LimitExceeded
+from headway.policy.holding import LONG
 from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of, submit
 from tests.support.windows import Taken, assert_within
 
@@ -124,7 +125,7 @@ async def test_what_an_idle_server_holds_goes_back(dsn):
             await many(first, 1)
         mine = first.allowances.limited[1]
         assert mine.tokens > 0
-        mine.used_at -= IDLE_S + 1.0
+        mine.used_at -= LONG.idle_s + 1.0
         assert await first.allowances.run_once() == 1
         await many(second, 16)
         with pytest.raises(LimitExceeded):
@@ -265,27 +266,87 @@ async def test_the_tasks_of_a_list_wait_for_the_rate_and_a_list_above_the_burst_
         await eventually(failed)
 
 
+class Counted:
+    """A server's allowances of their own, that nobody else looks after, and how many transactions they took."""
+
+    def __init__(self, core, name: str = "another") -> None:
+        self.core = core
+        self.transactions = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.allowances = Allowances(SimpleNamespace(transact=self._transact), core.tenants, name)
+
+    async def _transact(self, work):
+        self.transactions += 1
+        await self.gate.wait()
+        return await self.core.database.transact(work)
+
+
+async def tenants_with(core, count: int, **fields) -> list[int]:
+    """Tenants that all have these limits."""
+    numbers = [(await core.access.add_tenant(f"t{n}"))[0] for n in range(count)]
+    body = msgspec.json.encode(Subscription(isolation="none", **fields)).decode()
+    async with core.database.cold() as connection:
+        await connection.execute("update tenant set subscription = $1::jsonb, changed_at = clock_timestamp()", body)
+    await core.tenants.refresh()
+    return numbers
+
+
 async def test_what_is_left_of_many_idle_tenants_goes_back_in_one_transaction(dsn):
     async with engine(dsn) as core:
-        asked = 0
-
-        async def counting(work):
-            nonlocal asked
-            asked += 1
-            return await core.database.transact(work)
-
-        mine = Allowances(SimpleNamespace(transact=counting), core.tenants, "another")  # nobody else looks after it
-        numbers = [(await core.access.add_tenant(f"t{n}"))[0] for n in range(20)]
-        async with core.database.cold() as connection:
-            limits = '{"rate_per_hour": 3.6, "burst": 20}'
-            await connection.execute("update tenant set subscription = $1::jsonb, changed_at = clock_timestamp()", limits)
-        await core.tenants.refresh()
+        counted = Counted(core)
+        mine = counted.allowances
+        numbers = await tenants_with(core, 20, rate_per_hour=3.6, burst=20)
         for number in numbers:
             (await mine.take(number, 1)).stored(1)
         for number in numbers:
-            mine.limited[number].used_at -= IDLE_S + 1.0
-            mine.limited[number].until += 60.0  # a slow machine
+            mine.limited[number].used_at -= LONG.idle_s + 1.0
+            mine.limited[number].counted_until += 60.0  # a slow machine
         assert all(mine.limited[number].tokens > 0 for number in numbers)
-        assert asked == 20
+        assert counted.transactions == 20
         assert await mine.run_once() == 20
-        assert asked == 21
+        assert counted.transactions == 21
+
+
+async def test_tenants_that_ask_at_the_same_time_share_a_transaction_and_each_keeps_to_its_own_limits(dsn):
+    async with engine(dsn) as core:
+        counted = Counted(core)
+        numbers = await tenants_with(core, 20, rate_per_hour=0.001, burst=10, max_waiting=8)
+        asked = [(number, count) for number in numbers for count in (3, 4, 2)]  # the third is above the quota
+        results = await asyncio.gather(*(counted.allowances.take(*one) for one in asked), return_exceptions=True)
+        assert [isinstance(result, LimitExceeded) for result in results] == [False, False, True] * 20
+        assert counted.transactions <= 6  # the first alone, then all others, and again for those of a tenant that had to wait for its turn
+
+
+async def test_who_gives_up_while_it_asks_leaves_its_tenant_free_to_ask_again(dsn):
+    async with engine(dsn) as core:
+        counted, other = Counted(core), Counted(core, "third").allowances
+        one, two = await tenants_with(core, 2, rate_per_hour=0.001, burst=10)
+        counted.gate.clear()
+        first = asyncio.ensure_future(counted.allowances.take(one, 1))
+        while not counted.transactions:
+            await asyncio.sleep(0)
+        waits = asyncio.ensure_future(counted.allowances.take(two, 4))
+        await asyncio.sleep(0)  # now it waits for the next one
+        waits.cancel()
+        await asyncio.wait([waits])
+        again = asyncio.ensure_future(counted.allowances.take(two, 4))
+        counted.gate.set()
+        assert (await first).in_flight == 1
+        assert (await again).in_flight == 4
+        assert (await other.take(two, 3)).in_flight == 3, "what was not asked for was not taken"
+
+
+async def test_what_a_server_holds_goes_back_soon_when_the_limits_are_others(dsn):
+    async with engine(dsn, holder="a") as core:
+        await subscribe(core, rate_per_hour=3.6, burst=100_000)
+        await many(core, 10)
+        mine = core.allowances.limited[1]
+        assert (mine.holding, mine.tokens) == (LONG, 80)
+        await subscribe(core, rate_per_hour=3.6, burst=20)
+
+        async def returned() -> bool:
+            async with core.database.cold() as connection:
+                return await connection.fetchval("select held = '{}' from allowance where tenant = 1")
+
+        await eventually(returned)

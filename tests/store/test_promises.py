@@ -83,7 +83,7 @@ async def test_a_count_goes_on_by_what_is_stored_and_what_starts_until_the_next_
 
 
 def test_a_count_never_falls_below_nothing():
-    count = _Count(at=10.0, tasks=100)
+    count = _Count(at=10.0, tasks=100, used=10.0)
     assert [count.now(at, per_s=10.0) for at in (10.0, 12.0, 100.0)] == [100, 80, 0]
 
 
@@ -106,3 +106,16 @@ async def test_at_its_quota_a_tenant_is_promised_the_end_of_its_own_and_behind_a
         assert 1 < wait < 100, "half of unknown runs up to 100 s"
         await core.queues.add(Queue("shut", paused=True))
         assert await core.promises.wait(1, await drafts(core, function(queue="shut"))) is None
+
+
+async def test_tenants_that_submit_are_counted_by_one_question(dsn):
+    async with engine(dsn) as core:
+        await ScriptedAgent(core).join()
+        asked = await drafts(core, function())
+        tenants = [(await core.access.add_tenant(f"t{n}"))[0] for n in range(20)]
+        for tenant in tenants:
+            await core.promises.wait(tenant, asked)
+        for count in core.promises._counts.values():
+            count.at -= promises.COUNT_S + 1.0
+        await core.promises.wait(tenants[0], asked)
+        assert len({core.promises._counts[tenant].at for tenant in tenants}) == 1

@@ -6,6 +6,8 @@ import asyncio
 import hashlib
 import time
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
 
 from headway.domain.tenant import DEFAULT_TENANT
 from headway.errors import Forbidden, Unauthorized, Unavailable
@@ -15,6 +17,8 @@ from headway.wire import task_token
 
 KEPT_S = 5.0  # a revoked token works for at most this long
 AWAY_S = 60.0  # but a known one this long while the database is away: agents must be able to hear that they shall hold on (hold_s)
+AT_ONCE = 200  # tokens in use that are looked up together with one that must be
+MOST = 10_000
 ANSWER_S = 0.5  # the database is away when it says nothing for so long; an agent waits little longer
 _FIND = query("token.find")
 _HOLDER = query("subtask.holder")
@@ -51,9 +55,18 @@ def hash_of(token: str) -> bytes:
 
 
 @dataclass
+class _Known:
+    """Who is behind a token, when that was looked up, and when the token was last used."""
+
+    caller: Caller
+    checked: float
+    used: float
+
+
+@dataclass
 class Access:
     database: Database
-    _known: dict[str, tuple[float, Caller]] = field(default_factory=dict)
+    _known: dict[str, _Known] = field(default_factory=dict)
     _finding: dict[str, asyncio.Future[Caller]] = field(default_factory=dict)
 
     async def caller(self, authorization: str | None) -> Caller:
@@ -63,23 +76,26 @@ class Access:
             raise Unauthorized("no token", hint="send `Authorization: Bearer TOKEN`; `headway up` keeps one in its data folder")
         if token.startswith(task_token.PREFIX):
             return await self._attempt(token)
-        checked, known = self._known.get(token, (-AWAY_S, None))
-        age = time.monotonic() - checked
-        if known is not None and age < KEPT_S:
-            return known
+        now = time.monotonic()
+        known = self._known.get(token)
+        if known is not None:
+            known.used = now
+            if now - known.checked < KEPT_S:
+                return known.caller
+        late = known is None or now - known.checked > AWAY_S
         finding = self._finding.get(token)
-        if finding is not None and known is not None and age < AWAY_S:
-            return known
+        if finding is not None and known is not None and not late:
+            return known.caller
         if finding is None:  # one question for all who come with the same token meanwhile
             finding = self._finding[token] = asyncio.ensure_future(self._find(token))
             finding.add_done_callback(lambda _: self._found(token))
-        if known is None or age > AWAY_S:
+        if known is None or late:
             return await asyncio.shield(finding)
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await asyncio.shield(finding)
         except (Unavailable, TimeoutError):
-            return known
+            return known.caller
 
     def _found(self, token: str) -> None:
         finding = self._finding.pop(token)
@@ -87,24 +103,34 @@ class Access:
             finding.exception()  # told to whoever still waits for it
 
     async def _find(self, token: str) -> Caller:
+        """Look a token up, and with it others in use that will have to be looked up soon."""
+        known, now = self._known, time.monotonic()
+        tokens = {hash_of(one): one for one in (*self._due(now), token)}
         async with self.database.cold() as connection:
-            row = await connection.fetchrow(_FIND, hash_of(token))
-        if row is None:
-            self._known.pop(token, None)
+            rows = await connection.fetch(_FIND, list(tokens))
+        found = {tokens[row["hash"]]: _caller(row) for row in rows}
+        if len(known) > MOST:
+            known.clear()
+        for one in tokens.values():
+            before = known.pop(one, None)
+            if one in found:
+                known[one] = _Known(found[one], now, before.used if before is not None else now)
+        if token not in found:
             raise Unauthorized("the token is not known, or was revoked")
-        caller = Caller(
-            row["role"], row["tenant"] or DEFAULT_TENANT, row["tenant_name"] or "default",
-            actor=f"{row['name'] or row['role']}#{row['id']}",
-            everywhere=row["role"] == "admin" or (row["role"] == "reader" and row["tenant"] is None),
-        )  # fmt: skip
-        if len(self._known) > 10_000:
-            self._known.clear()
-        self._known[token] = (time.monotonic(), caller)
-        return caller
+        return found[token]
+
+    def _due(self, now: float) -> list[str]:
+        """Tokens in use that were last looked up some time ago. Those come first: whoever is looked up goes to the end."""
+        oldest = list(islice(self._known.items(), 5 * AT_ONCE))
+        for one, there in oldest:
+            if there.used < now - AWAY_S:
+                del self._known[one]
+        due = (one for one, there in oldest if there.used >= now - AWAY_S and there.checked < now - KEPT_S / 2)
+        return list(islice(due, AT_ONCE))
 
     def forget(self) -> None:
-        """A key was revoked here: look every one up again."""
-        self._known.clear()
+        """A key was revoked here: look every one up again. What is being looked up now is not kept."""
+        self._known = {}
 
     async def _attempt(self, token: str) -> Caller:
         """A running task, by the token of its attempt. Looked up each time: it dies with the attempt."""
@@ -128,3 +154,11 @@ class Access:
             while row is None:
                 row = await connection.fetchrow(_TENANT, name)
         return row["id"], row["created"]
+
+
+def _caller(row: Any) -> Caller:
+    return Caller(
+        row["role"], row["tenant"] or DEFAULT_TENANT, row["tenant_name"] or "default",
+        actor=f"{row['name'] or row['role']}#{row['id']}",
+        everywhere=row["role"] == "admin" or (row["role"] == "reader" and row["tenant"] is None),
+    )  # fmt: skip

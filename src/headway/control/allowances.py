@@ -1,8 +1,8 @@
 """What each tenant may still submit, at hand on every server: tokens of the rate limiter and room in the waiting quota (A3 E6).
 
 The fast way is one look-up in a dictionary and a subtraction; tenants without limits do not even have an entry. When what is at
-hand does not suffice, one transaction takes more from the tenant's row, as much as was used lately; what is not used goes back.
-A refusal is remembered, so that a tenant that floods a server does not flood the database.
+hand does not suffice, one transaction takes more from the rows of all tenants that ask at the same time, as much as was used lately;
+what is not used goes back. A refusal is remembered, so that a tenant that floods a server does not flood the database.
 """
 
 from __future__ import annotations
@@ -13,42 +13,31 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-import msgspec
-
+from headway.control import allowance_rows
+from headway.control.allowance_rows import Answer, Ask, Had, limit_of
 from headway.control.tenants import Tenants
 from headway.domain.tenant import Subscription
-from headway.errors import Forbidden, HeadwayError, LimitExceeded
+from headway.errors import Forbidden, HeadwayError, LimitExceeded, Unavailable
 from headway.logs import log
-from headway.policy import quota, rate_limit
-from headway.policy.rate_limit import Bucket, Held, Leased, Limit
-from headway.store.database import Connection, Database
-from headway.store.queries import query
+from headway.policy import rate_limit
+from headway.policy.holding import BRIEF, Holding
+from headway.policy.rate_limit import Limit
+from headway.store.database import Database
 
-LASTS_S = 10.0  # how long the database keeps what a server took
-SPENT_WITHIN_S = (
-    5.0  # how long the server spends it, counted from before it asked: the difference covers commits that are under way
-)
-IDLE_S = 3.0  # what was not used for so long goes back
 LOOK_S = 1.0
-AT_ONCE = 200  # tenants whose leftovers go back in one transaction
-AHEAD = 8  # requests of the same size that shall not have to ask
+AT_ONCE = 200  # tenants of one transaction
+MANY_WAIT = 10_000  # who has more waiting tasks asks alone: counting them would hold up the others
 REMEMBERED_S = 1.0  # how long a refusal is believed
 FULL_RETRY_S = 5.0  # when to come again after the waiting quota refused
-_LOCK = query("allowance.lock")
-_BEGIN = query("allowance.begin")
-_KEEP = query("allowance.keep")
-_WAITING = query("allowance.waiting")
-NO_RATE = Limit(1.0, 0.0)  # of a tenant that has only a waiting quota
-_held = msgspec.json.Decoder(dict[str, Held])
 
 
 class Allowance:
     """One tenant's, on this server."""
 
     __slots__ = (
-        "asking", "full_until", "in_flight", "owed", "owed_at", "seen", "slots", "subscription", "tokens", "until", "used", "used_at",
+        "asking", "counted_until", "full_until", "holding", "in_flight", "owed", "owed_at", "seen", "slots", "subscription", "tokens",
+        "until", "used", "used_at", "waiting",
     )  # fmt: skip
 
     def __init__(self, subscription: Subscription) -> None:
@@ -57,6 +46,9 @@ class Allowance:
         self.tokens = 0.0
         self.slots = 0
         self.until = 0.0  # monotonic: when what is at hand runs out
+        self.counted_until = 0.0  # and when the tenant's row forgets it
+        self.holding: Holding = BRIEF
+        self.waiting = 0  # tasks, when they were last counted
         self.used = 0  # since more was taken
         self.used_at = 0.0
         self.in_flight = 0  # accepted, not stored yet
@@ -70,8 +62,7 @@ class Allowance:
 
     @property
     def limit(self) -> Limit | None:
-        rate = self.subscription.rate_per_hour
-        return None if rate is None else Limit(rate / 3600, float(self.subscription.burst_size))
+        return limit_of(self.subscription)
 
     def suffices(self, count: int, now: float) -> bool:
         subscription = self.subscription
@@ -110,13 +101,13 @@ class Allowance:
 
     def is_idle(self, now: float) -> bool:
         """Whether what is at hand goes back: nobody used it for a while, or it runs out before the next look."""
-        return not self.in_flight and (now - self.used_at > IDLE_S or now > self.until - 2 * LOOK_S)
+        return not self.in_flight and (now - self.used_at > self.holding.idle_s or now > self.until - 2 * LOOK_S)
 
-    def take_away(self, now: float) -> _Had:
+    def take_away(self, now: float) -> Had:
         """What is at hand, so that nobody spends it while the database is asked."""
-        lately = self.used if now - self.used_at < IDLE_S else 0
+        lately = self.used if now - self.used_at < self.holding.idle_s else 0
         owed = self.owes(now)
-        had = _Had(self.tokens, self.slots, lately, owed) if now < self.until else _Had(0.0, 0, lately, owed)
+        had = Had(self.tokens, self.slots, lately, owed) if now < self.until else Had(0.0, 0, lately, owed)
         self.tokens, self.slots, self.owed = 0.0, 0, 0.0
         return had
 
@@ -130,20 +121,12 @@ class Allowance:
         return min(limit.burst, tokens + flowed + self.owes(now) + (self.tokens if now < self.until else 0.0))
 
 
-class _Had(NamedTuple):
-    tokens: float
-    slots: int
-    lately: int  # used since the last lease: about as much is taken in advance
-    owed: float
+@dataclass(frozen=True)
+class _Waiting:
+    """Somebody who asks, until the next transaction."""
 
-
-class _Answer(NamedTuple):
-    tokens: float = 0.0
-    slots: int = 0
-    left: float = 0.0  # in the bucket
-    wait: float = 0.0
-    short: int = 0
-    counting_s: float = 0.0
+    ask: Ask
+    answer: asyncio.Future[Answer]
 
 
 @dataclass
@@ -154,6 +137,8 @@ class Allowances:
     monotonic: Callable[[], float] = time.monotonic
     limited: dict[int, Allowance] = field(default_factory=dict)
     _taken: asyncio.Event = field(default_factory=asyncio.Event)  # something is at hand that may have to go back
+    _waiting: list[_Waiting] = field(default_factory=list)
+    _asking: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
         self.tenants.bus.on_tenants.append(self._subscriptions_changed)
@@ -199,10 +184,12 @@ class Allowances:
         _refuse_at_once(allowance, count, now)
         had = allowance.take_away(now)
         try:
-            answer = await self.database.transact(lambda connection: self._lease(connection, tenant, allowance, had, count))
+            ask = Ask(tenant, allowance.subscription, had, count, lambda: allowance.in_flight)
+            answer = await self._answer(ask, allowance.waiting)
         except BaseException:
             allowance.until = 0.0  # nobody knows whether it was written: what we held is lost, never doubled
             raise
+        allowance.waiting = answer.waiting
         if answer.short:
             allowance.tokens, allowance.slots = had.tokens, had.slots
             allowance.owed, allowance.owed_at = had.owed, now
@@ -211,40 +198,53 @@ class Allowances:
             raise _too_many(allowance, count)
         allowance.tokens, allowance.slots = answer.tokens, max(0, answer.slots - count)
         allowance.seen = (answer.left, now, self.monotonic())
+        until = now + answer.holding.spent_s
         if answer.wait > 0:
+            allowance.until = min(allowance.until, until)
             raise _too_fast(allowance, count, answer.wait)
-        allowance.until, allowance.used = now + SPENT_WITHIN_S, 0
+        allowance.until, allowance.used, allowance.holding = until, 0, answer.holding
+        allowance.counted_until = self.monotonic() + answer.holding.lasts_s
         self._taken.set()
 
-    async def _lease(self, connection: Connection, tenant: int, allowance: Allowance, had: _Had, count: int) -> _Answer:
-        limit, most = allowance.limit, allowance.subscription.max_waiting
-        row = await connection.fetchrow(_LOCK, [tenant])
-        if row is None:
-            await connection.execute(_BEGIN, tenant, limit.burst if limit is not None else 0.0)
-            row = await connection.fetchrow(_LOCK, [tenant])
-        now, held = row["now"], _held.decode(row["held"])
-        slots = 0
-        if most is not None:
-            began = self.monotonic()
-            waiting = await connection.fetchval(_WAITING, tenant, most + 1)
-            others = [there.slots for name, there in held.items() if name != self.server and there.until > now]
-            found = quota.room(most, waiting=waiting, taken=others, in_flight=allowance.in_flight, needs=count)
-            if found.short:
-                return _Answer(short=found.short, counting_s=self.monotonic() - began)
-            slots = found.slots
-        bucket = Bucket(row["tokens"], row["at"], held)
-        if limit is None:
-            leased = Leased(rate_limit.filled(bucket, NO_RATE, now=now, lasts=LASTS_S), 0.0, 0.0)
-        else:
-            leased = rate_limit.lease(
-                bucket, limit, server=self.server, keeps=had.tokens, needs=count,
-                wishes=min(max(had.lately, AHEAD * count), limit.burst / 4), now=now, lasts=LASTS_S, owed=had.owed,
-            )  # fmt: skip
-        if leased.wait > 0:
-            slots = 0
-        mine = Held(now + LASTS_S, leased.holds, slots + allowance.in_flight)
-        await _keep(connection, {tenant: Bucket(leased.bucket.tokens, leased.bucket.at, {**leased.bucket.held, self.server: mine})})
-        return _Answer(leased.holds, slots, leased.bucket.tokens, leased.wait)
+    async def _answer(self, ask: Ask, waiting: int) -> Answer:
+        """From a transaction of all who ask while another one is under way."""
+        if waiting > MANY_WAIT:
+            return (await self._lease([ask]))[ask.tenant]
+        mine = _Waiting(ask, asyncio.get_running_loop().create_future())
+        self._waiting.append(mine)
+        if self._asking is None:
+            self._asking = asyncio.ensure_future(self._ask_together())
+        return await mine.answer
+
+    async def _ask_together(self) -> None:
+        """Transaction after transaction until nobody waits. Who gave up waiting is left out: its tenant may ask again."""
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[:AT_ONCE], self._waiting[AT_ONCE:]
+                await self._settle([one for one in batch if not one.answer.done()])
+        finally:
+            self._asking = None
+
+    async def _settle(self, batch: list[_Waiting]) -> None:
+        if not batch:
+            return
+        try:
+            answers = await self._lease([one.ask for one in batch])
+        except Exception as error:
+            if len(batch) > 1 and not isinstance(error, Unavailable):  # one of them may be to blame
+                for one in batch:
+                    await self._settle([one])
+                return
+            for one in batch:
+                if not one.answer.done():
+                    one.answer.set_exception(error)
+            return
+        for one in batch:
+            if not one.answer.done():
+                one.answer.set_result(answers[one.ask.tenant])
+
+    async def _lease(self, asks: list[Ask]) -> dict[int, Answer]:
+        return await self.database.transact(lambda connection: allowance_rows.lease(connection, asks, server=self.server))
 
     def rate_of(self, tenant: int) -> tuple[int, int, float] | None:
         """For the headers: tasks an hour, how many are left as far as this server knows, seconds until the burst is whole again."""
@@ -260,7 +260,7 @@ class Allowances:
         while True:
             await self._taken.wait()
             await asyncio.sleep(LOOK_S)
-            if all(self.monotonic() >= allowance.until for allowance in self.limited.values()):
+            if all(self.monotonic() >= allowance.counted_until for allowance in self.limited.values()):
                 self._taken.clear()
                 continue
             try:
@@ -281,7 +281,7 @@ class Allowances:
         idle = {
             tenant: allowance for tenant in tenants
             if (allowance := self.limited.get(tenant)) is not None
-            and now < allowance.until and allowance.is_idle(now) and not allowance.asking.locked()
+            and now < allowance.counted_until and allowance.is_idle(now) and not allowance.asking.locked()
         }  # fmt: skip
         if not idle:
             return 0
@@ -291,28 +291,13 @@ class Allowances:
             await self._return(idle, {tenant: allowance.take_away(now) for tenant, allowance in idle.items()})
         return len(idle)
 
-    async def _return(self, idle: dict[int, Allowance], had: dict[int, _Had]) -> None:
+    async def _return(self, idle: dict[int, Allowance], had: dict[int, Had]) -> None:
         for allowance in idle.values():
-            allowance.until = 0.0
-
-        async def work(connection: Connection) -> None:
-            buckets = {}
-            for row in await connection.fetch(_LOCK, list(idle)):
-                tenant, bucket = row["tenant"], Bucket(row["tokens"], row["at"], _held.decode(row["held"]))
-                buckets[tenant] = rate_limit.give_back(
-                    bucket, idle[tenant].limit or NO_RATE, server=self.server, keeps=had[tenant].tokens, now=row["now"], lasts=LASTS_S,
-                    owed=had[tenant].owed,
-                )  # fmt: skip
-            await _keep(connection, buckets)
-
-        await self.database.transact(work)
+            allowance.until = allowance.counted_until = 0.0
+        limits = {tenant: allowance.limit for tenant, allowance in idle.items()}
+        await self.database.transact(lambda connection: allowance_rows.give_back(connection, had, limits, server=self.server))
         for allowance in idle.values():
             allowance.forget()
-
-
-async def _keep(connection: Connection, buckets: dict[int, Bucket]) -> None:
-    rows = [(tenant, bucket.tokens, bucket.at, msgspec.json.encode(bucket.held).decode()) for tenant, bucket in buckets.items()]
-    await connection.execute(_KEEP, *map(list, zip(*rows, strict=True)))
 
 
 def _refuse_at_once(allowance: Allowance, count: int, now: float) -> None:

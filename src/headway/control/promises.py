@@ -1,7 +1,8 @@
 """When a task that is submitted now will start, from what the planner published and what waits in front of it.
 
 Asked for every submission, so it may cost next to nothing: the plan is read once a second for all tenants, a tenant's waiting tasks are
-counted every few seconds, and in between the count goes on by what was stored here and at the rate its tasks start.
+counted every few seconds, together with those of others that submit, and in between the count goes on by what was stored here and at the
+rate its tasks start.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from headway.control.clock import Clock
 from headway.control.definitions import Interned
@@ -29,6 +31,10 @@ PLAN_S = 1.0  # how long a plan counts as new
 COUNT_S = 5.0  # and a count
 EVENLY_PER_S = 10.0  # when more end in a second, their rate says when the next will
 COUNTED = 10_000  # ready tasks; behind more than these it is at least as late
+USED_S = 60.0  # who submitted so lately, and has few waiting, is counted together with whoever must be
+FEW = 500
+AT_ONCE = 200
+MOST = 10_000
 _READY = query("allowance.ready")
 
 
@@ -38,6 +44,7 @@ class _Count:
 
     at: float
     tasks: int
+    used: float  # when it was last asked for
     ends: tuple[float, ...] = ()  # when its own running tasks will probably have ended, if it has as many as it may
 
     def now(self, at: float, per_s: float) -> int:
@@ -107,6 +114,7 @@ class Promises:
         count = self._counts.get(tenant)
         if count is None or now - count.at >= COUNT_S:
             count = await self._count(tenant, now)
+        count.used = now
         own = plan.tenants.get(tenant)
         rate = own.rate if own is not None and own.rate > 0 else plan.drain_per_s
         nodes = sum(not node.closed for node in self.fleet.nodes.values())
@@ -126,16 +134,32 @@ class Promises:
 
     async def _own_ends(self, tenant: int) -> tuple[float, ...]:
         """When its running tasks will probably have ended, if it may have no more of them."""
-        state = self._plan[1].tenants.get(tenant)
-        if state is None or not state.at_quota:
+        if not self._at_quota(tenant):
             return ()
         return ends_of([one for one in await self._held() if one.tenant == tenant])
 
+    def _at_quota(self, tenant: int) -> bool:
+        state = self._plan[1].tenants.get(tenant)
+        return state is not None and state.at_quota
+
     async def _count(self, tenant: int, now: float) -> _Count:
+        """Count a tenant's ready tasks, and those of others that will have to be counted soon."""
+        tenants = [*self._due(now, tenant), tenant]
         async with self.database.cold() as connection:
-            count = _Count(now, await connection.fetchval(_READY, tenant, COUNTED))
-        count.ends = await self._own_ends(tenant)
-        if len(self._counts) > 10_000:
+            rows = dict(await connection.fetch(_READY, tenants, COUNTED))
+        if len(self._counts) > MOST:
             self._counts.clear()
-        self._counts[tenant] = count
+        for one in tenants:
+            before = self._counts.pop(one, None)
+            self._counts[one] = _Count(now, rows[one], before.used if before is not None else now)
+        count = self._counts[tenant]
+        count.ends = await self._own_ends(tenant)
         return count
+
+    def _due(self, now: float, but: int) -> list[int]:
+        """Tenants in use that were counted some time ago. Those come first: whoever is counted goes to the end."""
+        due = (
+            one for one, count in islice(self._counts.items(), 5 * AT_ONCE)
+            if one != but and count.tasks < FEW and not self._at_quota(one) and count.used > now - USED_S and count.at < now - COUNT_S / 2
+        )  # fmt: skip
+        return list(islice(due, AT_ONCE))

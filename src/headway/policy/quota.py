@@ -10,6 +10,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from headway.policy.holding import SMALL
+
 
 class Room(msgspec.Struct, frozen=True):
     """How many tasks a server may add from now on; `short` says by how many its need exceeds the room there is."""
@@ -18,12 +20,13 @@ class Room(msgspec.Struct, frozen=True):
     short: int
 
 
-def room(quota: int, *, waiting: int, taken: Iterable[int], in_flight: int, needs: int) -> Room:
+def room(quota: int, *, waiting: int, taken: Iterable[int], in_flight: int, needs: int, wishes: int) -> Room:
     """`taken` is what other servers may still add, `in_flight` what this one has accepted and not stored yet.
 
-    A server takes a quarter of what is free, at least its need: the others find room too.
+    A server takes what it wishes for besides its need, or next to nothing of what is free if that is more; but at most a quarter of it,
+    so that the others find room too.
     """
     free = quota - waiting - sum(taken) - in_flight
     if needs > free:
         return Room(0, needs - max(free, 0))
-    return Room(max(needs, free // 4), 0)
+    return Room(max(needs, min(free // 4, max(needs + wishes, free // SMALL))), 0)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.policy.holding import BRIEF, LONG, SMALL, holding, noted
 from headway.policy.quota import room
 from headway.policy.rate_limit import Bucket, Held, Limit, filled, give_back, lease, still_owed
 
@@ -59,13 +60,16 @@ class World:
                 needs=count,
                 wishes=wishes,
                 now=self.now,
-                lasts=LASTS,
+                lasts=LONG.lasts_s,
                 owed=self.owes(server),
             )
-            self.bucket, server.tokens, server.owed = answer.bucket, answer.holds, 0.0
+            server.tokens, server.owed = answer.holds, 0.0
+            term = holding(self.limit, None, tokens=answer.holds, slots=0)
+            self.bucket = noted(answer.bucket, server=server.name, tokens=answer.holds, slots=0, lasts_s=term.lasts_s)
             if answer.wait > 0:
+                server.until = min(server.until, self.now + term.spent_s)
                 return False
-            server.until = self.now + LASTS / 2
+            server.until = self.now + term.spent_s
         else:
             server.tokens -= count
         return True
@@ -74,7 +78,7 @@ class World:
         if self.now < server.until:
             owed, server.owed = self.owes(server), 0.0
             self.bucket = give_back(
-                self.bucket, self.limit, server=server.name, keeps=server.tokens, now=self.now, lasts=LASTS, owed=owed
+                self.bucket, self.limit, server=server.name, keeps=server.tokens, now=self.now, lasts=LONG.lasts_s, owed=owed
             )
         server.tokens, server.until = 0.0, 0.0
 
@@ -98,13 +102,13 @@ steps = st.lists(
         st.sampled_from(["submit", "submit", "submit", "submit", "repeat", "wait", "give back", "die"]),
         st.integers(0, 3),
         st.integers(1, 8),
-        st.floats(0, 12),
+        st.one_of(st.floats(0, 12), st.floats(0, 150)),
     ),
     max_size=60,
 )
 
 
-@given(st.floats(0.01, 50), st.integers(1, 40), st.floats(0, 1), steps)
+@given(st.floats(0.01, 50), st.one_of(st.integers(1, 40), st.integers(41, 2_000)), st.floats(0, 1), steps)
 def test_no_window_sees_more_than_rate_times_time_plus_burst(per_s, burst, begins, todo):
     limit = Limit(per_s, burst)
     world = World(limit, Bucket(burst * begins, 0.0), [Server(f"s{i}") for i in range(4)])
@@ -174,12 +178,24 @@ def test_a_clock_set_back_neither_fills_nor_blocks_for_long():
     assert answer.bucket.held["dead"].until == 20.0
 
 
-@given(st.integers(0, 100), st.integers(0, 100), st.lists(st.integers(0, 30), max_size=4), st.integers(0, 30), st.integers(1, 50))
-def test_waiting_taken_and_granted_stay_within_the_quota(quota, waiting, taken, in_flight, needs):
-    found = room(quota, waiting=waiting, taken=taken, in_flight=in_flight, needs=needs)
+@given(
+    st.integers(0, 100), st.integers(0, 100), st.lists(st.integers(0, 30), max_size=4), st.integers(0, 30), st.integers(1, 50),
+    st.integers(0, 500),
+)  # fmt: skip
+def test_waiting_taken_and_granted_stay_within_the_quota(quota, waiting, taken, in_flight, needs, wishes):
+    found = room(quota, waiting=waiting, taken=taken, in_flight=in_flight, needs=needs, wishes=wishes)
     if found.short:
         assert found.slots == 0
         assert waiting + sum(taken) + in_flight + needs > quota
     else:
         assert found.slots >= needs
         assert waiting + sum(taken) + in_flight + found.slots <= quota
+        assert found.slots <= max(needs, (quota - waiting - sum(taken) - in_flight) / 4), "the others find room too"
+
+
+@given(st.floats(1, 1e9), st.integers(0, 10**9), st.floats(0, 1), st.integers(0, 10**9))
+def test_only_next_to_nothing_is_held_for_long(burst, quota, part, slots):
+    limit, tokens = Limit(1.0, burst), burst * part
+    small = tokens <= burst / SMALL and slots <= quota / SMALL
+    assert holding(limit, quota, tokens=tokens, slots=slots) is (LONG if small else BRIEF)
+    assert holding(None, None, tokens=0.0, slots=0) is LONG

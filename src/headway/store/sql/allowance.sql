@@ -4,16 +4,18 @@ with mine as materialized (select tenant, tokens, at, held from allowance where 
 select tenant, tokens, extract(epoch from at)::float8 as at, held::text as held, extract(epoch from clock_timestamp())::float8 as now from mine;
 
 -- name: begin
-insert into allowance (tenant, tokens, at) values ($1, $2, clock_timestamp()) on conflict (tenant) do nothing;
+insert into allowance (tenant, tokens, at) select tenant, tokens, clock_timestamp() from unnest($1::int[], $2::float8[]) n (tenant, tokens)
+order by tenant on conflict (tenant) do nothing;
 
 -- name: keep
 update allowance a set tokens = r.tokens, at = to_timestamp(r.at), held = r.held::jsonb
 from unnest($1::int[], $2::float8[], $3::float8[], $4::text[]) as r (tenant, tokens, at, held) where a.tenant = r.tenant;
 
 -- name: waiting
--- How many tasks of a tenant no node holds, counted up to $2: more is as good as full.
-select (select count(*) from (select 1 from task where tenant = $1 and state = 2 limit $2) r)
-    + (select count(*) from (select 1 from task where tenant = $1 and state - 2 < 0 limit $2) b) as count;
+-- How many tasks of each tenant no node holds, counted up to its `most`: more is as good as full.
+select w.tenant, (select count(*) from (select 1 from task where tenant = w.tenant and state = 2 limit w.most) r)
+    + (select count(*) from (select 1 from task where tenant = w.tenant and state - 2 < 0 limit w.most) b) as count
+from unnest($1::int[], $2::bigint[]) w (tenant, most);
 
 -- name: used
 -- What a tenant uses now: tasks by state (up to $2 of each), and the shapes of those on nodes.
@@ -27,5 +29,6 @@ select state, shape, count(*) as count from (
 select count(*)::int from (select 1 from dead_letter where tenant = $1 limit $2) d;
 
 -- name: ready
--- Ready tasks of a tenant, counted up to $2.
-select count(*)::int from (select 1 from task where tenant = $1 and state = 2 limit $2) r;
+-- Ready tasks of each tenant, counted up to $2.
+select w.tenant, (select count(*)::int from (select 1 from task where tenant = w.tenant and state = 2 limit $2) r) as count
+from unnest($1::int[]) w (tenant);
