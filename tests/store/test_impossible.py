@@ -72,8 +72,9 @@ async def test_a_dead_letter_of_it_runs_when_a_node_is_there_again(dsn):
         await eventually(lambda: _is(core, big, State.FAILED))
         again = await ScriptedAgent(core, "larger", cpus=8.0).join()
         await core.actions.revive([big], 1, None)
-        [order] = await again.orders()
-        assert order.id == big
+        got: set[int] = set()
+        while big not in got:  # what the node that left had at work may come too
+            got |= {order.id for order in await again.orders()}
 
 
 async def test_while_a_node_may_come_back_it_waits(dsn):
