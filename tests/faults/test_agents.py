@@ -94,6 +94,28 @@ async def test_tasks_run_again_when_what_ran_them_is_killed(tmp_path, part):
         assert sorted(await attempts(made))[-1] == 2
 
 
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+async def test_nothing_runs_on_when_both_sides_of_an_agent_are_gone_at_once(tmp_path, how):
+    async with cluster(tmp_path, agents=1) as made:
+        gone = made.agents[0]
+        ids = await run_on(made, gone)
+        found = gone.processes()
+        await made.add_agent()
+        for pid in found["supervisor"] + found["exchange"]:
+            os.kill(pid, signal.SIGSTOP)
+        for pid in found["supervisor"] + found["exchange"] if how == "killed" else []:
+            os.kill(pid, signal.SIGKILL)
+        await until_second_runs(made, ids)
+        made.held.touch()
+        await made.until_final()
+        await made.assert_sound()
+        assert await attempts(made) == [2] * len(ids)
+        if how == "frozen":
+            thaw(*found["exchange"])
+            await made.until_node(gone.name, "up")
+        gone.kill_everything()
+
+
 @pytest.mark.parametrize("part", ["exchange", "supervisor"])
 async def test_tasks_of_a_frozen_agent_run_once_elsewhere(tmp_path, part):
     async with cluster(tmp_path, agents=1) as made:

@@ -8,7 +8,7 @@ Who may die, and what happens then:
   tasks are killed.
 - This process is killed: the supervisor starts another one by `adopt`, which goes on with what runs.
 - This process is frozen: the supervisor kills its tasks when the lease passes, and goes on under a new boot id.
-- Both are killed: a process that waits for that (survivor.py) ends everything that ran. If it was killed with them,
+- Both are killed, or frozen: a process that waits for that (survivor.py) ends everything that ran. If it was killed with them,
   the next agent of this node on this machine finds what is left by its mark in the environment and by its groups, and
   kills it before it registers.
 """

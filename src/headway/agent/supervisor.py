@@ -325,6 +325,7 @@ class Supervisor:
         self.preparations.drop_all()
         self.handle(Fenced())
         self.boot, self.lease = _new_boot(), None
+        self.survivor.expect(None)
         self.say_boot()
 
     def _kill_everything(self) -> None:
@@ -339,6 +340,7 @@ class Supervisor:
         self.tokens.key, self.carriers.node = message.task_key, message.node
         first = self.lease is None
         self.lease = max(self.lease or 0.0, message.until)
+        self.survivor.expect(self.lease)
         if first and not self.machine.pool.runners:
             self.machine.pool.start()  # one warm runner waits for the first function
             self.handle(Tick(boottime(), {}))

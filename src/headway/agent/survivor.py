@@ -1,20 +1,25 @@
-"""Ends what a supervisor leaves running when it is killed together with the agent above it (H7).
+"""Ends what a supervisor leaves running when it is killed or frozen together with the agent above it (H7).
 
 A shell waits on a pipe from the supervisor, for a quarter of a megabyte and no time. A supervisor that ends as it should says so; when
 the pipe closes without a word, the shell becomes this program, which ends every process in the agent's groups and every process that
 carries its mark. It holds a lock for as long as it lives: the next supervisor waits for it, and what that one starts is never taken for
 a leftover.
+
+Beside it a second one waits for a timer that the supervisor sets to shortly after the end of its lease, again with each renewal. A
+supervisor that is frozen cannot, and is killed; then the pipe closes. (The agent above would have done the same, were it not frozen too.)
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import sys
 import time
 from typing import NamedTuple
 
 from headway.agent import cgroups, tree
+from headway.agent.clock import Timer
 from headway.agent.process import INHERITED, INSTANCE
 
 PASSED_ON = (*INHERITED, "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
@@ -22,18 +27,32 @@ LOCK_FD = 3
 WAIT_S = 20.0  # for the one before; the next agent has killed what it could find itself by then
 LOOKS = 50
 PAUSE_S = 0.05
-_WAIT = 'read -r _ || exec "$@"'
+TIMER_FD = 4
+FROZEN_S = 0.4  # after the end of the lease: the supervisor, and then the agent above it, have had their chance
+# `kill` hits the supervisor only while it is the parent still. What the shell becomes stands in the environment: who stops everything
+# called headway does not stop this.
+_WAIT = """
+(dd bs=8 count=1 <&4 >/dev/null 2>&1 && read -r _ _ _ parent _ <"/proc/$$/stat" && [ "$parent" = "$PPID" ] && kill -9 "$PPID") 3<&- &
+read -r _ && kill -9 0
+exec "$PYTHON" -P -c "$END" "$INSTANCE" 4<&-
+"""
 _END = "from headway.agent.survivor import main; main()"
 
 
 class Survivor(NamedTuple):
     pid: int
     pipe: int
+    timer: Timer
+
+    def expect(self, lease: float | None) -> None:
+        """The supervisor will be heard of again before its lease is over; None: it has nothing to lose."""
+        self.timer.set(None if lease is None else lease + FROZEN_S)
 
     def dismiss(self) -> None:
         """There is nothing left to end."""
         os.write(self.pipe, b"done\n")
         os.close(self.pipe)
+        self.timer.close()
 
 
 def start(instance: str, work_dir: str) -> Survivor:
@@ -41,18 +60,20 @@ def start(instance: str, work_dir: str) -> Survivor:
     lock = os.open(os.path.join(work_dir, "survivor.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     _take(lock)
     theirs, ours = os.pipe()
-    high = [os.dup(theirs), os.dup(lock)]
+    timer = Timer()
+    high = [os.dup(theirs), os.dup(lock), os.dup(timer.fd)]
+    passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     pid = os.posix_spawn(
         "/bin/sh",
-        ["/bin/sh", "-c", _WAIT, "sh", sys.executable, "-P", "-c", _END, instance],
-        {name: os.environ[name] for name in PASSED_ON if name in os.environ},
-        file_actions=[(os.POSIX_SPAWN_DUP2, high[0], 0), (os.POSIX_SPAWN_DUP2, high[1], LOCK_FD)],
+        ["/bin/sh", "-c", _WAIT],
+        {**passed_on, "PYTHON": sys.executable, "END": _END, "INSTANCE": instance},
+        file_actions=[(os.POSIX_SPAWN_DUP2, fd, to) for fd, to in zip(high, (0, LOCK_FD, TIMER_FD), strict=True)],
         setsid=True,
         setsigmask=(),
     )
     for fd in (*high, theirs, lock):
         os.close(fd)
-    return Survivor(pid, ours)
+    return Survivor(pid, ours, timer)
 
 
 def _take(lock: int) -> None:
@@ -68,6 +89,7 @@ def _take(lock: int) -> None:
 
 def main() -> None:
     instance = sys.argv[1]
+    tree.send(tree.descendants([os.getpid()], tree.table()) - {os.getpid()}, signal.SIGKILL)  # who waits for the timer
     for _ in range(LOOKS):
         alive = cgroups.end(instance)
         killed = tree.kill([], tree.carries(f"{INSTANCE}={instance}"))
