@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from headway import Client
+from headway import Client, Tree
 from tests.support.packages import need
 from tests.support.upped import Upped, upped
 
@@ -106,12 +106,22 @@ if __name__ == "__main__":
         tree.add(publish, after=[many])
         tree.add(command=["false"], name="never", after=[many.failed])
         run = tree.submit()
-        view = run.wait()
+        view = run.wait(timeout=100)
         print(view.state, [level.total for level in view.levels], run.result("publish"))
 """
     )
     done = subprocess.run([sys.executable, script, running.url, running.token], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "succeeded [1, 3, 2] [128, 256]", done.stderr
+
+
+def test_a_wait_for_a_tree_ends_when_its_time_is_over(running):
+    with Client(running.url, running.token):
+        tree = Tree("later")
+        tree.add(command=["true"], at="2099-01-01T00:00:00Z")
+        run = tree.submit()
+        with pytest.raises(TimeoutError, match=f"tree {run.id} has not ended after 0.2 s"):
+            run.wait(timeout=0.2)
+        assert run.cancel().state == run.wait(timeout=100).state == "cancelled"
 
 
 def test_a_tree_of_twenty_thousand_lines_is_streamed_and_cancelled_whole(running):

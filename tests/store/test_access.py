@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from headway.control.access import AWAY_S, KEPT_S, Access
+from headway.control.access import AWAY_S, KEPT_S, Access, hash_of
 from headway.errors import Unauthorized
+from headway.store.queries import query
 from tests.support.engine import engine
 
 
@@ -60,6 +63,21 @@ async def test_a_revoked_key_that_was_looked_up_with_others_is_refused(dsn):
         assert await names(watched, [headers[0], headers[2]]) == ["t0", "t2"]
         with pytest.raises(Unauthorized):
             await watched.access.caller(headers[1])
+
+
+async def test_a_key_is_refused_from_the_moment_it_expires_though_it_is_remembered(dsn):
+    async with engine(dsn) as core:
+        watched = Watched(core)
+        async with core.database.cold() as connection:
+            for token, seconds in (("old", -1.0), ("hour", 3600.0)):
+                await connection.execute(query("token.create"), hash_of(token), "admin", None, "", seconds)
+        with pytest.raises(Unauthorized, match="the key has expired"):
+            await watched.access.caller("Bearer old")
+        caller = await watched.access.caller("Bearer hour")
+        assert 3000 < caller.until - time.monotonic() <= 3600
+        watched.access._known["hour"].caller = replace(caller, until=time.monotonic())
+        with pytest.raises(Unauthorized, match="the key has expired"):
+            await watched.access.caller("Bearer hour")
 
 
 async def test_keys_nobody_uses_are_forgotten(dsn):

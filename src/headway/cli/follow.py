@@ -1,7 +1,7 @@
 """Following work to its end: the output of one task, the levels of trees, the count of many.
 
-On a terminal the progress is a few lines at the bottom that change in place; elsewhere it is one plain line for each
-change. It goes to stderr either way.
+On a terminal the progress is a few lines at the bottom that change in place. Elsewhere, as in the log of a build, it is a plain line
+when something has changed, for progress at most one every few seconds. It goes to stderr either way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from headway.cli.moments import took
 from headway.cli.outcome import LONGEST_ASK_S, ended, failure, print_value, reason, work_code
 from headway.cli.output import written_lines
-from headway.cli.progress import Board, task_line, tree_lines
+from headway.cli.progress import Board, task_line, task_news, tree_lines, tree_news
 from headway.cli.session import Server, task_path, tree_path
 from headway.cli.terminal import Terminal, paint
 from headway.wire.views.tasks import TaskView
@@ -29,6 +29,7 @@ LOOK_S = 0.5  # between two looks at progress; the end is told at once
 LAST_OUTPUT_S = 5.0  # how long the last output may come after the end
 MOST_STREAMS = 32  # tasks of a tree whose output is followed at once
 PROGRESS_LINE = "headway progress "
+MOST_TOLD = 50  # a tree of more tasks is told by numbers; what fails is named all the same
 MOST_FAILURES = 20  # named one by one; `headway dead ls` has them all
 WAIT_CHUNK = 500  # ids in one request that waits
 
@@ -43,7 +44,7 @@ class Following:
     keep_board: bool = False
 
     def __post_init__(self) -> None:
-        self.board = Board(live=self.terminal.for_people, keep=self.keep_board)
+        self.board = Board(live=self.terminal.for_people, keep=self.keep_board, speaks=not self.terminal.quiet)
         self.began = time.monotonic()
 
     @property
@@ -58,6 +59,8 @@ async def follow_task(following: Following, task_id: str) -> int:
         output = asyncio.create_task(_show_output(following, task_id, to_stdout=True)) if not terminal.quiet else None
         async for task in _looks(server, task_id):
             board.show(task_line(task, following.elapsed))
+            if not ended(task.state):
+                board.tell(task_news(task))
         if output is not None:
             await _finish(output)
     if terminal.wants_json:
@@ -76,6 +79,8 @@ async def follow_trees(following: Following, ids: Sequence[str]) -> int:
     def redraw() -> None:
         lines = [line for view in views.values() for line in tree_lines(view, following.elapsed, following.board.height)]
         following.board.show("\n".join(lines))
+        if news := "; ".join(tree_news(view) for view in views.values() if not ended(view.state)):
+            following.board.tell(news)
 
     with following.board:
         await asyncio.gather(*(_follow_tree(following, one, views, redraw) for one in ids))
@@ -104,7 +109,10 @@ async def follow_many(following: Following, ids: Sequence[str]) -> int:
             done.update((task.id, task) for task in answer.done)
             failed += [task for task in answer.done if task.state != "succeeded"]
             pending = [one for one in pending if one not in done]
-            board.show(f"{len(done):,} of {len(ids):,} done, {len(failed):,} failed  {following.elapsed:.0f}s")
+            so_far = f"{len(done):,} of {len(ids):,} done, {len(failed):,} failed"
+            board.show(f"{so_far}  {following.elapsed:.0f}s")
+            if pending:
+                board.tell(so_far)
     _tell_many(following, [done[one] for one in ids], failed)
     return work_code(failed[0].state, failed[0].exit_code) if failed else 0
 
@@ -145,7 +153,7 @@ async def _follow_tree(following: Following, tree_id: str, views: dict[str, Tree
         for task in tree.tasks:
             if states.get(task.id) != task.state:
                 states[task.id] = task.state
-                _tell_change(following, task)
+                _tell_change(following, task, is_large=len(tree.tasks) > MOST_TOLD)
         if following.logs and not following.terminal.quiet:
             _open_outputs(following, tree.tasks, outputs)
         redraw()
@@ -169,8 +177,8 @@ async def _show_output(following: Following, task_id: str, *, prefix: str = "", 
     """Print the output of a task as it comes."""
     to_stdout = to_stdout and not following.terminal.wants_json
     async for entry in written_lines(following.server.lines(task_path(task_id, "logs"), follow=1)):
-        if following.board.live and entry.text.startswith(PROGRESS_LINE):
-            continue  # the board shows it as a bar
+        if entry.text.startswith(PROGRESS_LINE):
+            continue  # the board shows it, as a bar or now and then
         following.board.print(prefix + entry.text, on_stdout=to_stdout and entry.stream == "stdout")
 
 
@@ -183,9 +191,11 @@ async def _finish(output: asyncio.Task[None]) -> None:
         print("headway: the output goes on elsewhere; `headway logs` shows all of it", file=sys.stderr)
 
 
-def _tell_change(following: Following, task: TreeTaskView) -> None:
+def _tell_change(following: Following, task: TreeTaskView, *, is_large: bool) -> None:
     """A plain line for a change that people want to see; a live board shows it by itself."""
-    if not following.board.live and not following.terminal.quiet and (task.state == "running" or ended(task.state)):
+    if following.board.live or following.terminal.quiet:
+        return
+    if task.state in ("failed", "expired") or (not is_large and (task.state == "running" or ended(task.state))):
         print(f"{following.elapsed:7.1f}s  {task.name}: {task.state}", file=sys.stderr, flush=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -23,15 +24,22 @@ MARKS = {
     "leased": "○",
 }
 BAR = 20
+MOST_NAMED = 3  # of the tasks that run, in a line of a log
+
+
+EVERY_S = 5.0  # a log is told of changes no more often than this
 
 
 class Board:
-    """Lines that change in place, below what is printed. Without a terminal it shows nothing and only prints."""
+    """Lines that change in place, below what is printed. Without a terminal: a plain line now and then, when something has changed."""
 
-    def __init__(self, *, live: bool, keep: bool) -> None:
+    def __init__(self, *, live: bool, keep: bool, speaks: bool = True) -> None:
         self.live = live and sys.stderr.isatty()
         self._keep = keep  # leave the last lines on the screen
         self._shown: Any = None
+        self._speaks = speaks
+        self._began = self._told_at = time.monotonic()
+        self._told = ""
 
     @property
     def height(self) -> int:
@@ -65,6 +73,14 @@ class Board:
 
             self._shown.update(Text.from_ansi(text, no_wrap=True, overflow="ellipsis"), refresh=True)
 
+    def tell(self, what: str) -> None:
+        """Where things stand, for a log: nothing when it is the same as before, or too soon."""
+        now = time.monotonic()
+        if self.live or not self._speaks or what == self._told or now - self._told_at < EVERY_S:
+            return
+        self._told, self._told_at = what, now
+        print(f"{now - self._began:7.1f}s  {what}", file=sys.stderr, flush=True)
+
     def print(self, text: str, *, on_stdout: bool) -> None:
         """A line of output, above the board."""
         if self._shown is not None and (sys.stdout.isatty() or not on_stdout):
@@ -77,11 +93,35 @@ class Board:
 
 def task_line(task: TaskView, elapsed: float) -> str:
     """One task that is waiting or running."""
+    return f"{mark(task.state)} {task.name}  {_standing(task)}  {elapsed:.0f}s  {progress_text(task.progress)}".rstrip()
+
+
+def task_news(task: TaskView) -> str:
+    """The same for a log."""
+    return f"{task.name}: {_standing(task)}{_how_far(task.progress)}"
+
+
+def tree_news(tree: TreeView) -> str:
+    """How far a tree is, and what runs, for a log."""
+    running = [task for task in tree.tasks if task.state == "running"]
+    named = ", ".join(f"{task.name}{_how_far(task.progress)}" for task in running[:MOST_NAMED])
+    more = f" and {len(running) - MOST_NAMED} more" if len(running) > MOST_NAMED else ""
+    return f"{tree.name}: {tree.total - tree.left:,} of {tree.total:,} done{'; running: ' if running else ''}{named}{more}"
+
+
+def _standing(task: TaskView) -> str:
     where = f" on {task.node}" if task.node else ""
     attempt = f", attempt {attempt_text(task)}" if task.attempt > 1 else ""
     waits = f" for {task.blocked_on} tasks" if task.blocked_on else ""
-    state = f"{task.state}{waits}{where}{attempt}"
-    return f"{mark(task.state)} {task.name}  {state}  {elapsed:.0f}s  {progress_text(task.progress)}".rstrip()
+    return f"{task.state}{waits}{where}{attempt}"
+
+
+def _how_far(progress: ProgressView | None) -> str:
+    """ " 50 % copying", or nothing."""
+    if progress is None:
+        return ""
+    part = f"{100 * progress.done / progress.total:.0f} % " if progress.total else ""
+    return f" {part}{progress.text}".rstrip()
 
 
 def attempt_text(task: TaskView) -> str:

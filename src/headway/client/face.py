@@ -235,6 +235,7 @@ class Client:
     purge_dead = blocking(AsyncClient.purge_dead)
     tree = blocking(AsyncClient.tree)
     watch_tree = streaming(AsyncClient.watch_tree)
+    wait_tree = blocking(AsyncClient.wait_tree)
     trees = blocking(AsyncClient.trees)
     retry_tree = blocking(AsyncClient.retry_tree)
     cancel_tree = blocking(AsyncClient.cancel_tree)

@@ -67,6 +67,7 @@ class Tree:
         self.levels = levels
         self._defaults = dict(checked(defaults))
         self._nodes: dict[str, Node] = {}
+        self._numbers: dict[str, int] = {}  # the last one given to a task that is called like others
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -94,11 +95,11 @@ class Tree:
         spec = self._call(what, args, more, alone=for_each is None) if what is not None else self._fields(args, more)
         spec = {**self._defaults, **spec}
         spec["name"] = self._free(name or spec.get("name") or _called(spec), given=name is not None)
-        edges = [_edge(one) for one in ([after] if isinstance(after, Node | Edge | str | int) else after)]
+        edges = [self._edge(one) for one in ([after] if isinstance(after, Node | Edge | str | int) else after)]
         if edges:
             spec["after"] = edges
         if for_each is not None:
-            spec["for_each"] = {"result_of": for_each.name} if isinstance(for_each, Node) else list(for_each)
+            spec["for_each"] = {"result_of": self._edge(for_each)} if isinstance(for_each, Node) else list(for_each)
         _check(spec)
         node = self._nodes[spec["name"]] = Node(spec["name"], spec)
         return node
@@ -133,14 +134,22 @@ class Tree:
             raise TypeError("arguments go with a function: add(f, 1, 2); a task is given by its fields: add(command=[...])")
         return fields
 
+    def _edge(self, one: Node | Edge | str | int) -> str | int | dict[str, str]:
+        if isinstance(one, Node):
+            if self._nodes.get(one.name) is not one:
+                raise InvalidInput(f"after: {one!r} is not of the tree {self.name!r}", field="after", hint="add it to this tree")
+            return one.name
+        return {"task": one.task, "when": one.when} if isinstance(one, Edge) else one
+
     def _free(self, name: str, *, given: bool) -> str:
         if name not in self._nodes:
             return name
         if given:
             raise InvalidInput(f"two tasks of the tree are called {name!r}", field="name", hint="rename one of them")
-        number = 2
+        number = self._numbers.get(name, 1) + 1
         while f"{name}-{number}" in self._nodes:
             number += 1
+        self._numbers[name] = number
         return f"{name}-{number}"
 
 
@@ -162,12 +171,9 @@ class TreeHandle:
         """The tree after each change, until all of it has ended."""
         return self._client.watch_tree(self.id)
 
-    def wait(self) -> TreeView:
-        """Until all of it has ended; says how."""
-        last = self.view()
-        for seen in self.watch():
-            last = seen
-        return last
+    def wait(self, timeout: float | None = None) -> TreeView:
+        """Until all of it has ended; says how. TimeoutError when it has not within `timeout` seconds."""
+        return self._client.wait_tree(self.id, timeout)
 
     def handle(self, name: str) -> Handle[Any]:
         """One of its tasks."""
@@ -187,12 +193,6 @@ class TreeHandle:
     def retry(self) -> TreeView:
         """Run what failed again, and what was skipped behind it."""
         return self._client.retry_tree(self.id)
-
-
-def _edge(one: Node | Edge | str | int) -> str | int | dict[str, str]:
-    if isinstance(one, Node):
-        return one.name
-    return {"task": one.task, "when": one.when} if isinstance(one, Edge) else one
 
 
 def _called(spec: Mapping[str, Any]) -> str:

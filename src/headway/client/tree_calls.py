@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterable
 
@@ -47,6 +48,18 @@ class TreeCalls(Calls):
             yield view
             if all(level.left == 0 for level in view.levels):
                 return
+
+    async def wait_tree(self, tree_id: str | int, timeout: float | None = None) -> TreeView:
+        """The tree when all of it has ended, however. TimeoutError when it has not within `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                async for view in self.watch_tree(tree_id):
+                    last = view
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise TimeoutError(f"tree {tree_id} has not ended after {timeout:g} s") from None
+        return last
 
     async def trees(self, *, name: str | None = None, limit: int = 50, cursor: str | None = None) -> TreePage:
         """Trees, newest first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import time
 from dataclasses import dataclass, field
 from itertools import islice
@@ -36,6 +37,7 @@ class Caller:
     definition: int = 0
     actor: str = ""  # its key, for the audit
     everywhere: bool = False  # sees the rows of all tenants
+    until: float = math.inf  # when its key expires, by the monotonic clock
 
     @property
     def scope(self) -> int | None:
@@ -73,13 +75,15 @@ class Access:
         """The caller behind an Authorization header."""
         kind, _, token = (authorization or "").partition(" ")
         if kind.lower() != "bearer" or not token:
-            raise Unauthorized("no token", hint="send `Authorization: Bearer TOKEN`; `headway up` keeps one in its data folder")
+            hint = "send `Authorization: Bearer TOKEN`, or set HEADWAY_TOKEN; `headway up` keeps one in its data folder"
+            raise Unauthorized("no token", hint=hint)
         if token.startswith(task_token.PREFIX):
             return await self._attempt(token)
         now = time.monotonic()
         known = self._known.get(token)
         if known is not None:
             known.used = now
+            _check_expiry(known.caller, now)
             if now - known.checked < KEPT_S:
                 return known.caller
         late = known is None or now - known.checked > AWAY_S
@@ -108,7 +112,7 @@ class Access:
         tokens = {hash_of(one): one for one in (*self._due(now), token)}
         async with self.database.cold() as connection:
             rows = await connection.fetch(_FIND, list(tokens))
-        found = {tokens[row["hash"]]: _caller(row) for row in rows}
+        found = {tokens[row["hash"]]: _caller(row, now) for row in rows}
         if len(known) > MOST:
             known.clear()
         for one in tokens.values():
@@ -117,6 +121,7 @@ class Access:
                 known[one] = _Known(found[one], now, before.used if before is not None else now)
         if token not in found:
             raise Unauthorized("the token is not known, or was revoked")
+        _check_expiry(found[token], now)
         return found[token]
 
     def _due(self, now: float) -> list[str]:
@@ -156,9 +161,15 @@ class Access:
         return row["id"], row["created"]
 
 
-def _caller(row: Any) -> Caller:
+def _check_expiry(caller: Caller, now: float) -> None:
+    if caller.until <= now:
+        raise Unauthorized("the key has expired", hint="ask for a new one: headway key create")
+
+
+def _caller(row: Any, now: float) -> Caller:
     return Caller(
         row["role"], row["tenant"] or DEFAULT_TENANT, row["tenant_name"] or "default",
         actor=f"{row['name'] or row['role']}#{row['id']}",
         everywhere=row["role"] == "admin" or (row["role"] == "reader" and row["tenant"] is None),
+        until=math.inf if row["left_s"] is None else now + row["left_s"],
     )  # fmt: skip

@@ -58,7 +58,8 @@ class Explaining:
         """Why the task of this row (of the view of all tasks) is where it is."""
         state = State(row["state"])
         created = datetime.datetime.fromtimestamp(ms_of(row["id"]) / 1000, datetime.UTC)
-        times = spent(created, row["eligible_at"], row["leased_at"], row["started_at"], row["ended_at"], self.clock.now())
+        eligible = None if state is State.BLOCKED else row["eligible_at"]
+        times = spent(created, eligible, row["leased_at"], row["started_at"], row["ended_at"], self.clock.now())
         found = Explanation(str(row["id"]), state.word, "", spent=times)
         if state in (State.LEASED, State.RUNNING) or state.final:
             await self._add_attempts(row, found)

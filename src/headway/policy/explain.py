@@ -203,13 +203,14 @@ def gamma(count: int, z: float, spread: float = 1.0) -> float:
 
 def spent(
     created: datetime.datetime,
-    eligible: datetime.datetime,
+    eligible: datetime.datetime | None,
     leased: datetime.datetime | None,
     started: datetime.datetime | None,
     ended: datetime.datetime | None,
     now: datetime.datetime,
 ) -> dict[str, float]:
-    """Where the time of a task went until now, in seconds, by what it did: only what has happened."""
+    """Where the time of a task went until now, in seconds, by what it did: only what has happened. One that waits for others is not
+    eligible yet (None)."""
     found: dict[str, float] = {}
     steps = (
         ("before it could run", created, eligible),

@@ -9,9 +9,9 @@ import pytest
 from headway.cli import terminal
 from headway.cli.moments import moment, now
 from headway.cli.outcome import work_code
-from headway.cli.progress import bar, progress_text, tree_lines
+from headway.cli.progress import EVERY_S, Board, bar, progress_text, task_news, tree_lines, tree_news
 from headway.cli.terminal import fields, paint, table
-from headway.wire.views.tasks import ProgressView
+from headway.wire.views.tasks import ProgressView, TaskView
 from headway.wire.views.trees import LevelView, TreeTaskView, TreeView
 
 LONG = "a-name-that-goes-on-and-on-" * 4
@@ -100,3 +100,27 @@ def test_a_tree_too_tall_for_the_terminal_shows_only_what_runs_or_failed() -> No
     lines = tree_lines(tree(500), 1, 24)
     assert len(lines) == 4
     assert "    ● part-1    running" in lines
+
+
+def test_a_log_is_told_of_what_changed_and_not_too_often(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    board = Board(live=True, keep=False)
+    for passed, what in ((0.1, "a"), (EVERY_S, "a 1 %"), (0.5, "a 2 %"), (EVERY_S, "a 2 %"), (EVERY_S, "a 2 %"), (EVERY_S, "a 3 %")):
+        clock[0] += passed
+        board.tell(what)
+    assert [line.split("s  ")[1] for line in capsys.readouterr().err.splitlines()] == ["a 1 %", "a 2 %", "a 3 %"]
+    clock[0] += EVERY_S
+    Board(live=True, keep=False, speaks=False).tell("quiet")
+    assert capsys.readouterr().err == ""
+
+
+def test_news_for_a_log_say_how_far_a_task_or_a_tree_is() -> None:
+    when = datetime.datetime(2026, 11, 15, tzinfo=datetime.UTC)
+    running = [TreeTaskView(str(n), f"t{n}", "running", 0, progress=ProgressView(1, 4, "copying") if n == 0 else None) for n in range(5)]
+    tree = TreeView("1", "night", "running", when, [LevelView(0, 1200, 1000)], running, total=12_000, left=11_800)
+    assert tree_news(tree) == "night: 200 of 12,000 done; running: t0 25 % copying, t1, t2 and 2 more"
+    assert tree_news(TreeView("1", "night", "running", when, [], [], total=3, left=3)) == "night: 0 of 3 done"
+    task = TaskView("1", "copy", "default", "running", "delayable", "cp", {}, 2, 3, 600.0, when, when, when, node="n1")
+    task.progress = ProgressView(0, 0, "counting")
+    assert task_news(task) == "copy: running on n1, attempt 2 of 3 counting"

@@ -109,6 +109,7 @@ def test_where_the_time_went_adds_up():
     assert times == {"before it could run": 1.0, "waiting for room": 2.0, "starting": 1.0, "running": 6.0}
     assert spent(NOW, NOW, None, None, None, NOW + second) == {"before it could run": 0.0, "waiting for room": 1.0}
     assert spent(NOW, NOW + 60 * second, None, None, None, NOW + second) == {"before it could run": 1.0}, "not what is to come"
+    assert spent(NOW, None, None, None, None, NOW + second) == {"before it could run": 1.0}, "it waits for others, not for room"
     assert spent(NOW, NOW, None, None, NOW + second, NOW + 9 * second) == {"before it could run": 0.0}, "it never began"
 
 
