@@ -181,8 +181,8 @@ def test_predictions_know_what_ran(hw: Client) -> None:
 NAPS = """
 naps:
   doze:
-    command: [sleep, "0.3"]
-    slumber: {command: [sleep, "0.7"]}
+    command: [sleep, "1.2"]
+    slumber: {command: [sleep, "4"]}
     blink: {command: [sleep, "0.01"]}
     new: {command: [echo, "never ran"]}
 """
@@ -193,7 +193,7 @@ def test_a_plan_tells_the_times_of_earlier_runs(up: Upped, hw: Client, tmp_path:
     file.write_text(NAPS)
     (before,) = json.loads(headway(up, "plan", str(file), "--json").stdout)["trees"]
     assert not any("predicted_s" in task for task in before["tasks"])
-    ran = [{"name": name, "command": ["sleep", length]} for name, length in (("doze", "0.3"), ("slumber", "0.7"), ("blink", "0.01"))]
+    ran = [{"name": name, "command": ["sleep", length]} for name, length in (("doze", "1.2"), ("slumber", "4"), ("blink", "0.01"))]
     for handle in hw.submit_many(ran * 4):
         handle.result(120)
 
