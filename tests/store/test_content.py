@@ -145,11 +145,14 @@ async def test_a_released_claim_is_free_again(dsn: str) -> None:
 async def test_a_script_goes_to_a_node_that_has_its_language_and_is_refused_when_none_has(dsn: str) -> None:
     async with engine(dsn) as core:
         bare = await ScriptedAgent(core, "bare", cpus=16).join()
-        with pytest.raises(UnsatisfiableResources, match="interpreter/node"):
+        with pytest.raises(UnsatisfiableResources, match="none of 1 has interpreter/node") as refused:
             await submit(core, {"executable": "/srv/a.js"})
+        assert "install node on a node" in str(refused.value.hint)
         able = await ScriptedAgent(core, "able", labels={"interpreter/node": "20", "volume/data": "yes"}).join()
         await submit(core, {"executable": "/srv/a.js"}, {"executable": "volume:data/b.sh"})
         assert len(await able.orders(2)) == 2
         assert (await bare.say()).orders == []
-        with pytest.raises(UnsatisfiableResources):
+        with pytest.raises(UnsatisfiableResources, match="none of 2 has interpreter/node=22"):
             await submit(core, {"executable": "/srv/a.js", "resources": {"labels": {"interpreter/node": "22"}}})
+        with pytest.raises(UnsatisfiableResources, match="it asks for 16 cpus.*the largest of 2 nodes"):  # one has it, another has room
+            await submit(core, {"executable": "/srv/a.js", "resources": {"cpus": 16}})

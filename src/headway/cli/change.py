@@ -97,6 +97,10 @@ def signal(
     wait: Wait = "10s",
 ) -> None:
     """Send a signal to the programs of running tasks."""
+    from headway.errors import InvalidInput
+
+    if name.isdigit() and not ids[-1].isdigit():
+        raise InvalidInput(f"signal: {name} is no signal", field="SIGNAL", hint=f"the signal comes first: headway signal {ids[-1]} {name}")
     _steer(terminal, ids, "signal", wait, {"signal": name})
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from headway.control.definitions import Interned
-from headway.domain.resources import Capacity, Resources, describe, fits
+from headway.domain import languages
+from headway.domain.resources import Capacity, Resources, describe, fits, missing_labels
 from headway.errors import UnsatisfiableResources
 from headway.store.database import Database
 from headway.store.queries import query
@@ -88,19 +89,32 @@ class Fleet:
         """Refuse what no node of the fleet could ever run (G4)."""
         for interned in wanted:
             if not self.could_ever_run(interned.shape, interned.definition.resources):
-                raise UnsatisfiableResources(
-                    self.why_never(interned.definition.resources), hint="ask for less, or add a node that has it", field="resources"
-                )
+                need = interned.definition.resources
+                raise UnsatisfiableResources(self.why_never(need), hint=self._remedy(need), field="resources")
 
     def why_never(self, need: Resources) -> str:
         """What to say of a task that no node could ever run."""
         fleet = self._judged()
+        if nowhere := self._nowhere(need):
+            return f"no node could ever run this: none of {len(fleet)} has {', '.join(nowhere)}"
         largest = max(fleet, key=lambda node: node.capacity.amounts())
         return (
             f"no node could ever run this: it asks for {describe(need)}; the largest of {len(fleet)} nodes "
             f"({largest.name}) has {largest.capacity.cpus_milli / 1000:g} cpus, {largest.capacity.memory // 2**20} MiB memory, "
             f"{largest.capacity.disk // 2**20} MiB disk"
         )
+
+    def _remedy(self, need: Resources) -> str:
+        nowhere = self._nowhere(need)
+        programs = [language.program for language in languages.LANGUAGES if language.label in nowhere]
+        if programs:
+            return f"install {', '.join(programs)} on a node and start its agent again; `headway node show NAME` lists what it has"
+        return "add a node with this label" if nowhere else "ask for less, or add a node that has it"
+
+    def _nowhere(self, need: Resources) -> list[str]:
+        """Labels it asks for that no node has: then amounts are not the question."""
+        lacking = [set(missing_labels(need, node.capacity.labels)) for node in self._judged()]
+        return sorted(set.intersection(*lacking)) if lacking else []
 
     def _judged(self) -> list[Node]:
         return [node for node in self.nodes.values() if node.state != GONE]

@@ -142,3 +142,9 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     said = subprocess.run(["bash", "-c", pipe], capture_output=True, text=True)
     assert said.stdout.splitlines()[-1].endswith("0")
     assert said.stderr == ""
+
+
+def test_a_signal_behind_the_task_is_told_its_place() -> None:
+    said = headway("signal", "1234567890123456789", "USR1")
+    assert said.returncode == 65
+    assert "headway signal USR1 1234567890123456789" in said.stderr
