@@ -154,5 +154,5 @@ async def test_a_script_goes_to_a_node_that_has_its_language_and_is_refused_when
         assert (await bare.say()).orders == []
         with pytest.raises(UnsatisfiableResources, match="none of 2 has interpreter/node=22"):
             await submit(core, {"executable": "/srv/a.js", "resources": {"labels": {"interpreter/node": "22"}}})
-        with pytest.raises(UnsatisfiableResources, match="it asks for 16 cpus.*the largest of 2 nodes"):  # one has it, another has room
+        with pytest.raises(UnsatisfiableResources, match=r"it asks for 16 cpus.*the largest of 2 nodes"):  # one has it, another has room
             await submit(core, {"executable": "/srv/a.js", "resources": {"cpus": 16}})
