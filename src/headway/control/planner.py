@@ -146,7 +146,7 @@ class Planner:
 
     def _finished(self, node: int, count: int) -> None:
         pace, there = self.paces.setdefault(node, Pace()), self.rooms[node]
-        pace.finished(count, time.monotonic(), held=there.held)
+        pace.finished(count, time.monotonic(), held=there.held, at_once=there.at_once)
         self.conditions.pressure.ended(count)
         if there.ahead != (ahead := pace.ahead()):
             there.ahead = ahead

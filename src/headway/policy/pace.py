@@ -4,9 +4,11 @@ The rate is seen over a turnover: as many finishes as the node held. Tasks that 
 nothing about speed; the last of a turnover was ordered after the first of it had ended, so it took as long as a task takes. (Before, two
 sleeps of a second that ended within 2 ms were 500 tasks/s: a hundred orders of one tenant stood before the single task of another.) The
 rate rises at once, and falls also when a turnover does not come. The horizon is how much work, in
-seconds, a node may hold beyond what runs at once. It must cover the way from a finish to the next order: when a node runs dry it is
-lengthened, else it shrinks again, so it follows the round trip without being told. (With a fixed 20 ms a round trip of 20 ms held
-throughput at 900 tasks/s: rate = held / round trip and held = rate × horizon agree at any rate.)
+seconds, a node may hold beyond what runs at once. It must cover the way from a finish to the next order: when less waits at a node than it
+told of at once it is about to run dry, and the horizon is lengthened; when more than twice that waits it shrinks again, so it follows the
+round trip without being told. (With a fixed 20 ms a round trip of 20 ms held throughput at 900 tasks/s: rate = held / round trip and
+held = rate × horizon agree at any rate. Without the part in between, and with what runs counted as waiting, it was always at the edge: a
+node of twenty short programs had nothing to start for a third of the time.)
 """
 
 from __future__ import annotations
@@ -29,11 +31,12 @@ class Pace:
     count: int = 0  # finishes since then
     turnover: int = 0  # the most it held since then
 
-    def finished(self, count: int, now: float, *, held: int) -> None:
-        """`count` tasks finished at `now`, `held` are left with the node."""
-        if held <= count:
+    def finished(self, count: int, now: float, *, held: int, at_once: int) -> None:
+        """`count` tasks finished at `now`, `held` are left with the node, which has room to run `at_once` of them."""
+        waiting = held - min(at_once, count)  # functions that fit all run one after another: not more than what was done
+        if waiting <= count:
             self.horizon_s = min(self.horizon_s * 1.5, LONGEST_HORIZON_S)
-        else:
+        elif waiting > 2 * count:
             self.horizon_s = max(self.horizon_s * 0.98, SHORTEST_HORIZON_S)
         self.turnover = max(self.turnover, held + count)
         if self.since is None:

@@ -50,6 +50,12 @@ class NodeRoom:
         for i, amount in need:
             free[i] -= amount * count
 
+    @property
+    def at_once(self) -> int:
+        """About how many of those it holds fit at once, as if all were alike."""
+        over = max((1 - free / most for free, most in zip(self.free, self.capacity.amounts(), strict=True) if most), default=0.0)
+        return int(self.held / over) if over > 1 else self.held
+
     def fits(self, need: Need) -> bool:
         """Whether one more runs there at once."""
         free = self.free

@@ -8,8 +8,10 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.domain.resources import Capacity
 from headway.policy.liveness import Watch
-from headway.policy.pace import LONGEST_HORIZON_S, Pace
+from headway.policy.pace import FIRST_HORIZON_S, LONGEST_HORIZON_S, Pace
+from headway.policy.room import NodeRoom
 
 AT = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -70,24 +72,53 @@ def test_a_silent_node_is_found_within_one_look_of_its_time(phase, last_heartbea
 def test_a_node_that_runs_dry_is_supplied_further_ahead_within_the_bound():
     pace = Pace()
     for i in range(100):
-        pace.finished(100, i * 0.02, held=0)
+        pace.finished(100, i * 0.02, held=0, at_once=0)
     assert pace.horizon_s == LONGEST_HORIZON_S
     assert pace.ahead() <= pace.rate * LONGEST_HORIZON_S
+
+
+def test_what_runs_does_not_count_as_waiting():
+    """Twenty that run and nothing behind them: the node has nothing to start when they end."""
+    pace = Pace()
+    pace.finished(20, 0.0, held=25, at_once=20)
+    assert pace.horizon_s > FIRST_HORIZON_S
+
+
+def test_a_node_with_enough_behind_what_runs_keeps_its_horizon_and_with_plenty_it_shrinks():
+    pace = Pace()
+    pace.finished(20, 0.0, held=20 + 30, at_once=20)
+    assert pace.horizon_s == FIRST_HORIZON_S
+    pace.finished(20, 0.1, held=20 + 41, at_once=20)
+    assert pace.horizon_s < FIRST_HORIZON_S
+
+
+def test_functions_that_all_fit_but_run_one_after_another_are_not_supplied_without_end():
+    pace = Pace()
+    for i in range(50):
+        pace.finished(100, i * 0.02, held=350, at_once=350)
+    assert pace.horizon_s < FIRST_HORIZON_S
+
+
+@given(st.integers(1, 8000), st.integers(0, 500))
+def test_a_node_knows_about_how_many_of_what_it_holds_fit_at_once(cpus, held):
+    room = NodeRoom(1, "a", Capacity(cpus_milli=8000, memory=2**30, disk=2**30))
+    room.allocate(((0, cpus),), held)
+    assert room.at_once == held if held * cpus <= 8000 else abs(room.at_once - 8000 // cpus) <= 1
 
 
 def test_slow_tasks_are_not_supplied_ahead():
     pace = Pace()
     for i in range(50):
-        pace.finished(1, i * 1.0, held=0)
+        pace.finished(1, i * 1.0, held=0, at_once=0)
     assert pace.ahead() == 0
 
 
 def test_a_stall_is_noticed():
     pace = Pace()
     for i in range(50):
-        pace.finished(400, i * 0.01, held=500)
+        pace.finished(400, i * 0.01, held=500, at_once=10)
     busy = pace.ahead()
-    pace.finished(1, 3.0, held=500)
+    pace.finished(1, 3.0, held=500, at_once=10)
     assert pace.ahead() < busy / 10
 
 
@@ -103,7 +134,7 @@ def test_long_tasks_that_end_together_bring_no_queue_of_orders(places, seconds, 
     for late, told in noise:
         at = min(running) + late
         running.remove(min(running))
-        pace.finished(1, at + told * 0.001, held=len(running) + queued)
+        pace.finished(1, at + told * 0.001, held=len(running) + queued, at_once=len(running))
         queued += max(0, max(places, pace.ahead()) - len(running) - queued)
         while queued and len(running) < places:
             running.append(at + told + seconds)
