@@ -15,10 +15,12 @@ from headway.agent.group import Used
 from headway.agent.interpreters import NotStartable
 from headway.agent.loop import Loop
 from headway.agent.places import OWN_PROCESSES, Place, Places
-from headway.agent.process import INSTANCE, READ, Process, Spawner, Usage, exit_code, finish, not_started, read_available
+from headway.agent.process import Process, Spawner, Usage, exit_code, finish, not_started, read_available
 from headway.agent.reports import Outbox
 from headway.agent.sandbox import Told
 from headway.agent.spawn import Launch
+from headway.agent.starts import Starts
+from headway.agent.strays import Strays
 from headway.domain.task import Definition
 from headway.wire.exchange import Excess, Finished, Order
 
@@ -38,18 +40,22 @@ class Executables:
         self._orphans: dict[int, resource.struct_rusage] = {}  # reaped here lately, though started by tasks
         self._by_pid: dict[int, Process] = {}
         self._by_task: dict[int, Process] = {}
+        self.starts = Starts()
+        self._starting: dict[Launch, tuple[Process, Definition]] = {}
+        self._early: dict[int, tuple[int, Exit]] = {}  # ends of processes that may be starting: turn, and how
+        self._strays = Strays(instance, self.starts)
         self._quiet: set[int] = set()  # paused descriptors
         # Whether the end of a program is told later, and its folder kept until then; set by who knows more (resuming).
         self.keep: Callable[[Process, Finished], bool] = lambda process, finished: False
-        me = os.getpid()
-        self._children = os.open(f"/proc/{me}/task/{me}/children", os.O_RDONLY | os.O_CLOEXEC)
+        self.unable: Callable[[Process, Finished], None] = lambda process, finished: None  # told of those that cannot be started
+        self.known: Callable[[], set[int]] = set  # the supervisor's other children
 
     @property
     def pids(self) -> list[int]:
         return list(self._by_pid)
 
     def spawn(self, wanted: list[tuple[Order, Definition]]) -> list[Finished]:
-        """Start them. Those that could not be started are finished already."""
+        """Start them. Those of which it is clear already that they cannot are finished; of the others `began` tells."""
         begun: list[tuple[Process, Definition]] = []
         failed: list[Finished] = []
         for order, definition in wanted:
@@ -71,30 +77,57 @@ class Executables:
         return process, None
 
     def start(self, begun: list[tuple[Process, Definition]]) -> list[Finished]:
-        """Start programs of attempts that have begun, the first or the next. Those that could not be started are finished."""
-        prepared: list[tuple[Process, Definition, Launch]] = []
-        unable: list[tuple[Process, Exception]] = []
+        """Start programs of attempts that have begun, the first or the next, as `spawn` does."""
+        prepared: list[Launch] = []
+        failed: list[Finished] = []
         for process, definition in begun:
             process.registered = False
             try:
                 self._places.make_ready(process.place)
-                prepared.append((process, definition, self._spawner.prepare(process, definition)))
+                program = self._spawner.prepare(process, definition)
             except (NotStartable, OSError) as error:
-                unable.append((process, error))
+                failed.append(self._not_started(process, error))
+            else:
+                self._starting[program] = process, definition
+                prepared.append(program)
         self._places.disk_watch.say()
-        failed = self._spawner.launch(prepared)
-        for process, _, _ in prepared:
-            if (why := failed.get(process.order.id)) is not None:
-                unable.append((process, NotStartable(why)))
+        self.starts.give(prepared)
+        return failed + self.began()
+
+    def began(self) -> list[Finished]:
+        """Look which of those that were being started have begun. Those that could not, or have ended already, are finished."""
+        told: list[Finished] = []
+        gone: list[tuple[Process, Exit]] = []
+        for program in self.starts.take():
+            process, definition = self._starting.pop(program)
+            if (why := self._spawner.begun(process, definition, program)) is not None:
+                told.append(self._not_started(process, NotStartable(why)))
+                continue
+            assert process.place is not None
+            self._places.watch(process.place, process.pid)
+            turn, early = self._early.pop(process.pid, (0, None))
+            if early is not None and turn >= program.turn:
+                gone.append((process, early))
             else:
                 self._by_pid[process.pid] = self._by_task[process.order.id] = process
-                assert process.place is not None
-                self._places.watch(process.place, process.pid)
         self._places.disk_watch.say()
-        for process, _ in unable:
-            process.close()
-            self.leave(process)
-        return [not_started(process, why, wall_ms()) for process, why in unable]
+        self._early = {pid: (turn, how) for pid, (turn, how) in self._early.items() if not self.starts.over(turn)}
+        if gone or self._strays.suspected:
+            self._strays.kill(self._by_pid, self.known() | self._places.removers)
+        return told + self._over(gone)
+
+    def wait_for_starts(self) -> list[Finished]:
+        """Until none is under way: what is asked for now may be for one of them."""
+        told: list[Finished] = []
+        self.starts.wait(lambda: told.extend(self.began()))
+        return told
+
+    def _not_started(self, process: Process, why: Exception) -> Finished:
+        finished = not_started(process, why, wall_ms())
+        process.close()
+        self.leave(process)
+        self.unable(process, finished)
+        return finished
 
     def running(self) -> list[Process]:
         return list(self._by_pid.values())
@@ -152,17 +185,25 @@ class Executables:
             pids = [child for pid in pids for child in tree.children(pid)]
         return pids
 
-    def ended(self, exits: list[Exit], known: set[int]) -> list[Finished]:
-        """These children were reaped. `known` are the supervisor's other children."""
-        gone = [(self._by_pid.pop(pid), status, usage) for pid, status, usage in exits if pid in self._by_pid]
-        for process, _, _ in gone:
-            del self._by_task[process.order.id]
-        for pid, _, rusage in exits:
+    def ended(self, exits: list[Exit]) -> list[Finished]:
+        """These children were reaped."""
+        told = self.began()
+        gone: list[tuple[Process, Exit]] = []
+        for ended in exits:
+            pid = ended[0]
+            if (process := self._by_pid.pop(pid, None)) is not None:
+                del self._by_task[process.order.id]
+                gone.append((process, ended))
+            elif self._starting:
+                self._early[pid] = self.starts.turn, ended
             self._places.removed(pid)
-            self._orphans[pid] = rusage
-        self._kill_strays(known | self._places.removers)
+            self._orphans[pid] = ended[2]
+        self._strays.kill(self._by_pid, self.known() | self._places.removers)
+        return told + self._over(gone)
+
+    def _over(self, gone: list[tuple[Process, Exit]]) -> list[Finished]:
         told: list[Finished] = []
-        for process, status, usage in gone:
+        for process, (_, status, usage) in gone:
             finished = self._finish(process, status, usage)
             if not self.keep(process, finished):
                 self.leave(process)
@@ -302,29 +343,6 @@ class Executables:
             for _, fd in process.fds:
                 self._loop.remove(fd)
                 self._quiet.discard(fd)
-
-    # --- leaving nothing behind
-
-    def _kill_strays(self, known: set[int]) -> None:
-        """Children we never started are orphans of tasks, come to us because we are the subreaper. Those of ended tasks die."""
-        children = map(int, os.pread(self._children, READ, 0).split())  # kept open: a third of the cost of opening it
-        strays = [pid for pid in children if pid not in self._by_pid and pid not in known]
-        for pid in strays:
-            if self._is_leftover(pid):
-                tree.kill([pid], None)
-
-    def _is_leftover(self, pid: int) -> bool:
-        text = tree.environ(pid)
-        for process in self._by_pid.values():
-            if process.marked(self._instance)(text):
-                return False
-        if f"\0{INSTANCE}={self._instance}\0".encode() in text:
-            return True
-        of = tree.stat(pid)  # it has cleared its marks: it can only belong to a task that is older than it
-        if of is None or of.zombie:
-            return False
-        older = [other for other in self._by_pid if (began := tree.stat(other)) is not None and began.start <= of.start]
-        return not older
 
     def drop_all(self) -> None:
         """Forget everything: it has been killed."""

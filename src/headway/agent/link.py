@@ -15,6 +15,7 @@ import msgspec
 
 _LENGTH = struct.Struct("<I")
 READ = 256 * 1024
+LINK_FD = 3  # of the supervisor, and of an exchange side that it started: the socket to the other
 SOCKET_FD, SHARED_FD = 3, 4  # a runner's descriptors: the socket to its supervisor, and the memory they share
 
 

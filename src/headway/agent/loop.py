@@ -7,7 +7,7 @@ import signal
 import socket
 from collections.abc import Callable
 
-HELD = {signal.SIGCHLD}  # told only between two rounds: each would interrupt the waiting for programs that are being started
+HELD = {signal.SIGCHLD}  # told only while waiting for something to happen: each would interrupt what is being done
 READ, HANG_UP = select.EPOLLIN, select.EPOLLHUP | select.EPOLLERR
 
 
@@ -44,11 +44,13 @@ class Loop:
         if self._callbacks.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
-    def poll(self, timeout: float | None) -> None:
-        """Wait, then call back for what is ready. A callback may remove what comes after it."""
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
+    def poll(self, timeout: float | None, *, deaf: bool = False) -> None:
+        """Wait, then call back for what is ready. A callback may remove what comes after it. Deaf: not for ends of children."""
+        if not deaf:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
         ready = self._epoll.poll(timeout)
-        signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+        if not deaf:
+            signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
         for fd, _ in ready:
             callback = self._callbacks.get(fd)
             if callback is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -21,7 +21,7 @@ from headway.agent.places import Place, Places
 from headway.agent.reports import error_text
 from headway.agent.sandbox import STATUS_FD, WORK, Told, told
 from headway.agent.scratch import CHECKPOINT, put, read_plain
-from headway.agent.spawn import Launch, launch
+from headway.agent.spawn import Launch, complete, launch
 from headway.agent.tokens import Tokens, waits_for
 from headway.domain.isolation import through_door
 from headway.domain.lifecycle import Outcome
@@ -100,7 +100,7 @@ class Process:
 
 
 class Spawner:
-    """Starts executables, many at a time."""
+    """What executables need to start."""
 
     def __init__(self, base_env: dict[str, str], granted: Granted, places: Places) -> None:
         self._base_env, self.granted, self._places = base_env, granted, places
@@ -157,19 +157,16 @@ class Spawner:
         env |= gate_env
         return argv, box.opens
 
-    def launch(self, prepared: Sequence[tuple[Process, Definition, Launch]]) -> dict[int, str]:
-        """Start them; returns why some could not be started, by task."""
-        launch([program for _, _, program in prepared])
-        failed: dict[int, str] = {}
-        for process, definition, program in prepared:
-            if program.error:
-                self._again(process, definition, program, failed)
-            for fd in (program.stdout, program.stderr, *(ours for ours, _ in program.passes)):
-                os.close(fd)
-            process.pid = program.pid
-        return failed
+    def begun(self, process: Process, definition: Definition, program: Launch) -> str | None:
+        """Its thread has done its part; returns why it could not be started."""
+        complete(program)
+        why = self._again(process, definition, program) if program.error else None
+        for fd in (program.stdout, program.stderr, *(ours for ours, _ in program.passes)):
+            os.close(fd)
+        process.pid = program.pid
+        return why
 
-    def _again(self, process: Process, definition: Definition, program: Launch, failed: dict[int, str]) -> None:
+    def _again(self, process: Process, definition: Definition, program: Launch) -> str | None:
         """What was known of its command may be out of date: look it up afresh, once."""
         try:
             if not os.path.isdir(program.workdir):
@@ -177,11 +174,12 @@ class Spawner:
             program.argv = self._command(process.order, definition, program.env, program.workdir, process.dir, fresh=True)
             if process.isolated:
                 program.argv, _ = self._inside(process, definition, program.argv, program.env)
-            launch([program])
+            launch(program)
             if program.error:
                 raise NotStartable(f"{program.argv[0]!r} could not be started: {os.strerror(program.error)}")
         except NotStartable as error:
-            failed[process.order.id] = str(error)
+            return str(error)
+        return None
 
     def _command(self, order: Order, definition: Definition, env: dict[str, str], workdir: str, scratch: str, *, fresh: bool) -> list[str]:
         known = self._argv.get(order.definition)

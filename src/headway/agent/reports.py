@@ -63,15 +63,17 @@ class Outbox:
     def __init__(self) -> None:
         self._number = 0
         self._parts: list[Part] = []
+        self.count = 0  # of what is new
         self._unanswered: deque[Report] = deque()
         self._answered: deque[Part] = deque()
         self._answered_count = self._answered_bytes = 0
 
     def add(self, field: str, values: list[Any]) -> None:
-        self._parts.append(Part(field, len(values), items(values)))
+        self.add_encoded(field, len(values), items(values))
 
     def add_encoded(self, field: str, count: int, encoded: bytes) -> None:
         self._parts.append(Part(field, count, encoded))
+        self.count += count
 
     def take(self) -> Report | None:
         """What is new since the last call, as one numbered report."""
@@ -79,7 +81,7 @@ class Outbox:
             return None
         self._number += 1
         report = Report(self._number, self._parts)
-        self._parts = []
+        self._parts, self.count = [], 0
         self._unanswered.append(report)
         return report
 

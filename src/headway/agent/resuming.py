@@ -71,7 +71,7 @@ class Resuming:
         self._ending: set[int] = set()  # tasks that were asked to end: what their programs say now is not the last word
         self._watched: dict[int, Watched] = {}  # by process
         self._look_at = 0.0
-        executables.keep = self._keep
+        executables.keep, executables.unable = self._keep, self._unable
 
     # --- beginning
 
@@ -121,11 +121,13 @@ class Resuming:
             definition = self._definitions.of(order.definition, definition, attempt.stage)
         else:
             del self._attempts[order.id]
-        failed = self._executables.start([(attempt.process, definition)])
-        if failed:
-            self._attempts.pop(order.id, None)
-            self._name_stage(attempt, failed[0])
-        return failed
+        return self._executables.start([(attempt.process, definition)])
+
+    def _unable(self, process: Process, finished: Finished) -> None:
+        """Its program, or that of its stage, could not be started."""
+        attempt = self._attempts.pop(process.order.id, None)
+        if attempt is not None:
+            self._name_stage(attempt, finished)
 
     # --- ending
 

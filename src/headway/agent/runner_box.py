@@ -45,7 +45,7 @@ class RunnerBoxes:
         stdout, stderr, sock, shared = fds
         argv = [sys.executable, "-P", "-c", *words]
         program = Launch(argv, env, os.curdir, stdout, stderr, place.slot, (), ((sock, SOCKET_FD), (shared, SHARED_FD)))
-        launch([program])
+        launch(program)
         if program.error:
             self._places.give_back(place)
             raise NotStartable(f"the runner could not be started: {os.strerror(program.error)}")
@@ -102,7 +102,7 @@ class RunnerBoxes:
         program = Launch(argv, env, place.dir, stdout, stderr, place.slot, box.opens, passes, place.disk_limit)
         self._places.watch(place)
         self._places.disk_watch.say()
-        launch([program])
+        launch(program)
         if program.error:
             self._places.give_back(place)
             raise NotStartable(f"the sandbox could not be started: {os.strerror(program.error)}")

@@ -10,18 +10,16 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-import queue
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from headway.agent.group import KILL_S, Group, Hierarchy, Limits, Used, kill
+from headway.agent.handing import Call, Calls, side_by_side
 
-Call = Callable[[], None]
-Calls = queue.SimpleQueue[tuple[Call, Call] | None]  # for one thread or several: what to do, and what then; None: end
 Found = TypeVar("Found")
 KEPT = 64  # free slots; a burst's surplus is removed
 UID_SPAN = 1024  # users for each agent of a machine
@@ -38,7 +36,7 @@ class Slot:
     number: int
     group: Group | None
     uid: int | None  # None: the agent's own user
-    calls: Calls = field(default_factory=queue.SimpleQueue)
+    calls: Calls = field(default_factory=Calls)
     thread: int = 0
     limits: Limits = field(default_factory=Limits)
     before: Used = NOTHING
@@ -167,22 +165,6 @@ class Slots:
         if slot.group is not None:
             slot.group.remove()
         self._numbers.append(slot.number)
-
-
-def side_by_side(work: Sequence[tuple[Calls, Call]]) -> None:
-    """Each by the thread that serves its queue; returns when all are done. Only the last of them wakes the one who waits."""
-    left = list(range(len(work)))
-    done = threading.Lock()
-    done.acquire()
-
-    def then() -> None:
-        if left.pop() == 0:
-            done.release()
-
-    for calls, call in work:
-        calls.put((call, then))
-    if work:
-        done.acquire()
 
 
 def _start(slot: Slot, before_user: Call = lambda: None) -> None:

@@ -2,8 +2,9 @@
 
 The caller of posix_spawn stands still until the kernel has loaded the program, about as long as the program's own start costs. Python's
 os.posix_spawn keeps the interpreter lock meanwhile, so one supervisor could use one core for starting. Called through ctypes the lock is
-free, and threads used for nothing else start programs side by side: a slot's own thread, or one of a few. The supervisor itself stays
-single-threaded, because it waits for all of them. It also lets each program have its own working directory without changing ours.
+free, and threads used for nothing else start programs side by side: a slot's own thread, or one of a few. The supervisor gives them
+programs and goes on (see starts); the rest of it stays single-threaded. It also lets each program have its own working directory without
+changing ours.
 """
 
 from __future__ import annotations
@@ -11,15 +12,14 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import queue
 import resource
 import signal
 import sys
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from headway.agent.slots import Call, Calls, Slot, side_by_side
+from headway.agent.handing import Call, Calls, side_by_side
+from headway.agent.slots import Slot
 
 _SETSIGDEF, _SETSIGMASK, _SETSID = 0x04, 0x08, 0x80  # flags of <spawn.h>
 _ROOM = 512  # bytes for the two opaque structs: 80 and 336 in glibc
@@ -32,7 +32,7 @@ _CODEC, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()  
 _libc = ctypes.CDLL(None, use_errno=False)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Launch:
     """One program to start: everything it needs, and afterwards its process id or an errno."""
 
@@ -47,27 +47,39 @@ class Launch:
     largest_file: int = 0  # RLIMIT_FSIZE, when it has one
     pid: int = -1
     error: int = 0
+    turn: int = 0  # of those that were given to the threads together
     door: tuple[int, int] | None = field(default=None)
 
 
-def launch(programs: Sequence[Launch]) -> None:
-    """Start all of them, side by side, and return when each has begun or failed."""
-    for program in programs:
-        if program.slot is not None and program.slot.group is not None and program.slot.group.place is not None:
-            program.door = os.pipe()
-    _run(programs, [_prepare(program, program.argv) for program in programs])
-    for program in programs:
-        if program.error == errno.ENOEXEC:  # a script without #!, as every shell treats it
-            _run([program], [_prepare(program, ["/bin/sh", *program.argv])])
-        if program.door is not None:
-            _open_door(program)
+def launch(program: Launch) -> None:
+    """Start it, and return when it has begun or failed."""
+    side_by_side([call_for(program)])
+    complete(program)
+
+
+def call_for(program: Launch) -> tuple[Calls, Call]:
+    """Which thread starts it, and how: its slot's, or a common one. Not the caller's: its priority is not for tasks."""
+    if program.slot is None:
+        _start_threads()
+    elif program.slot.group is not None and program.slot.group.place is not None:
+        program.door = os.pipe()
+    return program.slot.calls if program.slot is not None else _common, _prepare(program, program.argv)
+
+
+def complete(program: Launch) -> None:
+    """What is left to do when its thread has done its part."""
+    if program.error == errno.ENOEXEC:  # a script without #!, as every shell treats it
+        calls = program.slot.calls if program.slot is not None else _common
+        side_by_side([(calls, _prepare(program, ["/bin/sh", *program.argv]))])
+    if program.door is not None:
+        _open_door(program)
 
 
 def _prepare(program: Launch, argv: list[str]) -> Call:
     """The call, with all its arguments built: a thread that runs it hardly needs the interpreter."""
     actions = ctypes.create_string_buffer(_ROOM)
     _libc.posix_spawn_file_actions_init(actions)
-    _libc.posix_spawn_file_actions_addopen(actions, 0, b"/dev/null", os.O_RDONLY, 0)
+    _libc.posix_spawn_file_actions_adddup2(actions, _nothing, 0)
     _libc.posix_spawn_file_actions_adddup2(actions, program.stdout, 1)
     _libc.posix_spawn_file_actions_adddup2(actions, program.stderr, 2)
     _libc.posix_spawn_file_actions_addchdir_np(actions, os.fsencode(program.workdir))
@@ -128,16 +140,9 @@ def _make_attributes() -> ctypes.Array[ctypes.c_char]:
 
 
 _attributes = _make_attributes()
-_common: Calls = queue.SimpleQueue()
+_nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # every program's standard input
+_common = Calls()
 _started = 0
-
-
-def _run(programs: Sequence[Launch], calls: Sequence[Call]) -> None:
-    """Each by its slot's thread, those without a slot by the common threads. Not by this one: its priority is not for tasks."""
-    if any(program.slot is None for program in programs):
-        _start_threads()
-    queues = (program.slot.calls if program.slot is not None else _common for program in programs)
-    side_by_side(list(zip(queues, calls, strict=True)))
 
 
 def _start_threads() -> None:

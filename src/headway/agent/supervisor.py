@@ -24,12 +24,14 @@ import msgspec
 from headway.agent import survivor, tree
 from headway.agent.carriers import Carriers
 from headway.agent.clock import boottime, wall_ms
+from headway.agent.coalesce import Coalesce
 from headway.agent.containers import Containers, engine_words
 from headway.agent.door import Door
 from headway.agent.executables import Executables, reap
 from headway.agent.freeze import Freezer
 from headway.agent.granted import Granted
 from headway.agent.link import (
+    LINK_FD,
     Adopt,
     Answer,
     Ask,
@@ -89,20 +91,15 @@ from headway.agent.signals import (
 )
 from headway.agent.spools import Spools
 from headway.agent.tokens import Tokens
-from headway.wire.exchange import decode_orders, encode_msgpack
+from headway.agent.uplink import Uplink
+from headway.wire.exchange import Finished, decode_orders, encode_msgpack
 from headway.wire.objects import CREDENTIALS
 
-LINK_FD = 3
 PROCESS = "HEADWAY_AGENT_PROCESS"  # marks supervisors, and exchange sides that they started
-_ADOPT = "from headway.agent.main import adopt; adopt()"
 TICK_S = 0.05
 CLOSE_TICK_S = 0.005
 IDLE_TICK_S = 5.0
-RESTART_S = 1.0  # between two starts of an exchange side
-GATHER_S = 0.003  # while orders wait, ended programs are looked after this often: what follows them is started side by side
-COALESCE_S = (
-    0.02  # while orders wait here, news go up this often: a round through server and database costs 4 ms whatever it carries
-)
+GATHER_S = 0.003  # while orders wait and programs end, they are looked after this often: what follows them is started side by side
 PRIORITY = -10  # a node full of busy tasks must still answer
 SWITCH_S = 0.001  # how long a thread that starts a program may be kept from it by another of ours
 GARBAGE = 10_000, 20, 50  # a task makes and drops a hundred objects: the default looks at them all after every few
@@ -112,26 +109,25 @@ _decode = msgspec.msgpack.Decoder(ToSupervisor).decode
 class Supervisor:
     def __init__(self, setup: Setup, channel: Channel, exchange: int) -> None:
         terms = msgspec.msgpack.decode(setup.settings, type=Terms)
-        self.setup, self.exchange = setup, exchange
+        self.setup = setup
         _limit_files(terms.open_files)
         self.survivor = survivor.start(setup.instance, setup.work_dir)
         self.boot = _new_boot()
         self.lease: float | None = None  # CLOCK_BOOTTIME; None: no lease, nothing may run
-        self.loop, self.outbox = Loop(), Outbox()
+        self.loop, self.outbox, self.coalesce = Loop(), Outbox(), Coalesce()
         self.machine = Machine(tuple(setup.capacity), wall_ms=wall_ms, idle_s=terms.runner_idle_s)
         self.places = Places(setup.work_dir, setup.instance, terms, ports=setup.capacity[-1])
         self.door = Door(self.loop, terms)
         self.places.opened = self.door.open
         self._make_parts(terms)
         self.quitting = False
-        self._tick_at = self._restart_at = self._ship_at = self._reap_at = 0.0
-        self._ended_children = False
+        self._tick_at = self._ship_at = self._reap_at = 0.0
+        self._ended_children = self._gathering = False
         self._taken: Take | None = None
         self._stimuli: deque[Stimulus] = deque()
         self._doing = False
         self._handlers, self._hands = self._heard(), self._done()
-        self.channel: Channel | None = None
-        self._connect(channel)
+        self.uplink = Uplink(self.loop, channel, exchange, self.hear)
 
     def _make_parts(self, terms: Terms) -> None:
         """Those who do what the machine decides."""
@@ -151,6 +147,8 @@ class Supervisor:
         spawner = Spawner(env, self.granted, self.places)
         self.executables = Executables(self.loop, self.outbox, spawner, self.places, setup.instance, terms.max_output)
         self.runners = Runners(self.loop, self.outbox, terms, env, self.granted, RunnerBoxes(self.places, self.granted), self.handle)
+        self.executables.known = self._own_children
+        self.loop.add(self.executables.starts.woken, self._began)
         self.runners.running_task = self._running_task
         self.runners.batch_of = lambda number: self.machine.pool.runners[number].batch if number in self.machine.pool.runners else ()
         self.tokens = spawner.tokens = self.runners.tokens = Tokens(terms.url, terms.tls_ca)
@@ -188,7 +186,6 @@ class Supervisor:
             Nudge: lambda i: self.runners.say(i.runner, "nudge"),
             StopRunner: lambda i: self.runners.say(i.runner, "stop"),
             EndRunner: lambda i: self.runners.end(i.runner, force=i.force),
-            TellFinished: lambda i: self.outbox.add("finished", [i.finished]),
             TellStarted: lambda i: self.outbox.add("started", i.started),
             TellReturned: lambda i: self.outbox.add("returned", i.refs),
             TellNotices: lambda i: self.outbox.add("notices", i.notices),
@@ -200,17 +197,16 @@ class Supervisor:
     def run(self) -> None:
         self.loop.on_signals((signal.SIGCHLD, signal.SIGTERM, signal.SIGINT), self._signalled)
         while not self.quitting:
-            self.loop.poll(self._timeout())
+            self.loop.poll(self._timeout(), deaf=self._gathering)
             now = boottime()
             if self.lease is not None and now >= self.lease:
                 self.fence()
-            if self._ended_children and (now >= self._reap_at or not len(self.machine.queue)):
-                self._reap_at = now + GATHER_S
-                self._reap()
+            if self._ended_children or (self._gathering and now >= self._reap_at):
+                self._reap(now)
             if now >= self._tick_at:
                 self._tick(now)
             self._ship()
-            if self.channel is None and now >= self._restart_at:
+            if self.uplink.down and now >= self.uplink.restart_at:
                 self._start_exchange(now)
         self._kill_everything()
         self.places.close()
@@ -224,11 +220,11 @@ class Supervisor:
         until = self._tick_at
         if self.lease is not None:
             until = min(until, self.lease)
-        if self.channel is None:
-            until = min(until, self._restart_at)
+        if self.uplink.down:
+            until = min(until, self.uplink.restart_at)
         if now < self._ship_at:
             until = min(until, self._ship_at)
-        if self._ended_children:
+        if self._gathering:
             until = min(until, self._reap_at)
         return max(until - now, 0.0)
 
@@ -256,20 +252,33 @@ class Supervisor:
 
     def _do(self, instructions: list[Instruction]) -> None:
         spawns: list[Spawn] = []
+        ends = [instruction.finished for instruction in instructions if isinstance(instruction, TellFinished)]
+        if ends:
+            self.outbox.add("finished", ends)
         for instruction in instructions:
             if isinstance(instruction, Spawn):
                 spawns.append(instruction)
                 continue
-            if isinstance(instruction, EndProcess | Freeze | SignalProcess):
+            if isinstance(instruction, TellFinished):
+                continue
+            if isinstance(instruction, EndProcess | Freeze | Thaw | SignalProcess):
                 self._spawn(spawns)  # it may be one of these that shall end
                 spawns = []
+                self._ended(self.executables.wait_for_starts())
             self._hands[type(instruction)](instruction)
         self._spawn(spawns)
 
     def _spawn(self, spawns: list[Spawn]) -> None:
         if spawns:
-            failed = self.resuming.spawn([(spawn.order, spawn.definition) for spawn in spawns])
-            self.handle(*(ProcessEnded(finished, boottime()) for finished in failed))
+            self._ended(self.resuming.spawn([(spawn.order, spawn.definition) for spawn in spawns]))
+
+    def _began(self) -> None:
+        """Programs that were being started have begun."""
+        self.executables.starts.hush()
+        self._ended(self.executables.began())
+
+    def _ended(self, finished: list[Finished]) -> None:
+        self.handle(*(ProcessEnded(one, boottime()) for one in finished))
 
     def _tree_of(self, instruction: Freeze | Thaw) -> tuple[str, list[int], tree.Marked | None]:
         """What to freeze or thaw: a name for it, its first processes, and the marks of others that belong to it."""
@@ -283,13 +292,14 @@ class Supervisor:
     def _signalled(self, numbers: set[int]) -> None:
         if signal.SIGCHLD in numbers:
             self._ended_children = True
-        if numbers & {signal.SIGTERM, signal.SIGINT} and self.exchange:
+        if numbers & {signal.SIGTERM, signal.SIGINT} and self.uplink.exchange:
             with contextlib.suppress(ProcessLookupError):  # its end is noticed by the link
-                os.kill(self.exchange, signal.SIGTERM)
+                os.kill(self.uplink.exchange, signal.SIGTERM)
 
-    def _reap(self) -> None:
+    def _reap(self, now: float) -> None:
         self._ended_children = False
         exits = reap()
+        self._gathering, self._reap_at = bool(exits) and len(self.machine.queue) > 0, now + GATHER_S
         if not exits:
             return
         for pid, status, _ in exits:
@@ -301,10 +311,13 @@ class Supervisor:
             self.places.disk_watch.ended(pid)
             self.loggers.ended(pid)
             self.spools.ended(pid, status, boottime())
+        self._ended(self.executables.ended(exits))
+
+    def _own_children(self) -> set[int]:
+        """All that are no programs of tasks."""
         others = self.containers.pids | self.carriers.pids | self.loggers.pids | self.spools.pids
-        known = self.runners.pids | self.preparations.pids | others | {self.exchange, self.survivor.pid, self.door.pid}
-        known.add(self.places.disk_watch.pid)
-        self.handle(*(ProcessEnded(finished, boottime()) for finished in self.executables.ended(exits, known)))
+        single = {self.uplink.exchange, self.survivor.pid, self.door.pid, self.places.disk_watch.pid}
+        return self.runners.pids | self.preparations.pids | others | single
 
     def _running_task(self, number: int) -> tuple[int, int] | None:
         """The task a runner is in the middle of."""
@@ -329,9 +342,10 @@ class Supervisor:
         self.say_boot()
 
     def _kill_everything(self) -> None:
+        self.executables.wait_for_starts()  # what has ended by now is nobody's news any more
         self.executables.kill_all()
         roots = [*self.executables.pids, *self.runners.pids, *self.preparations.pids, *self.carriers.pids]
-        tree.kill(roots, tree.carries(f"{INSTANCE}={self.setup.instance}"), spare=[self.exchange])
+        tree.kill(roots, tree.carries(f"{INSTANCE}={self.setup.instance}"), spare=[self.uplink.exchange])
         self.freezer.thaw_all()
 
     def _lease(self, message: Lease) -> None:
@@ -355,22 +369,6 @@ class Supervisor:
 
     # --- the link
 
-    def _connect(self, channel: Channel) -> None:
-        self.channel = channel
-        self.loop.add(channel.sock.fileno(), self._readable)
-
-    def _readable(self) -> None:
-        channel = self.channel
-        if channel is None:
-            return
-        if not channel.clear and channel.flush():
-            self.loop.want_write(channel.sock.fileno(), False)
-        frames = channel.receive()
-        if frames is None:
-            self._disconnected(channel)
-            return
-        self.hear(frames)
-
     def hear(self, frames: list[bytes]) -> None:
         for body in frames:
             message = _decode(body)
@@ -378,34 +376,21 @@ class Supervisor:
                 self.fence()  # before anything is believed: this process may have been frozen
             self._handlers[type(message)](message)
 
-    def _disconnected(self, channel: Channel) -> None:
-        self.loop.remove(channel.sock.fileno())
-        channel.sock.close()
-        self.channel, self.exchange = None, 0
-
-    def _send(self, message: Any) -> None:
-        if self.channel is not None:
-            was_clear = self.channel.clear
-            self.channel.send(message)
-            if was_clear and not self.channel.clear:
-                self.loop.want_write(self.channel.sock.fileno(), True)
-
     def say_boot(self) -> None:
-        self._send(NewBoot(self.boot))
+        self.uplink.send(NewBoot(self.boot))
 
     def _ship(self) -> None:
         """Send the news: at once when there is nothing else to do here, together with what follows while orders wait anyway."""
-        now = boottime()
-        if now < self._ship_at and len(self.machine.queue):
-            return
-        if (report := self.outbox.take()) is not None:
-            self._ship_at = now + COALESCE_S
-            self._send(report)
+        now, count = boottime(), self.outbox.count
+        self._ship_at = self.coalesce.due(count, now, waiting=len(self.machine.queue))
+        if now >= self._ship_at and (report := self.outbox.take()) is not None:
+            self.coalesce.sent(count, now)
+            self.uplink.send(report)
 
     def _ask(self, message: Ask) -> None:
         held = self.machine.held() + self.outbox.refs()
         settled = not held and self.outbox.clear
-        self._send(State(message.number, self.boot, encode_msgpack(held), settled))
+        self.uplink.send(State(message.number, self.boot, encode_msgpack(held), settled))
 
     def _answer(self, message: Answer) -> None:
         """Orders count only under the boot they were given to, and only while there is a lease."""
@@ -415,30 +400,18 @@ class Supervisor:
             self.granted.tell_secrets(answer.secrets)
             self.handle(OrdersArrived(answer.orders, answer.definitions, answer.cancels, boottime(), answer.controls))
         taken = self._taken or Take([], [])
-        self._send(Taken(message.number, encode_msgpack(taken.refs), taken.unknown))
+        self.uplink.send(Taken(message.number, encode_msgpack(taken.refs), taken.unknown))
 
     def _quit(self) -> None:
         self.quitting = True
 
     def _start_exchange(self, now: float) -> None:
         """The exchange side died: another one goes on with what runs here."""
-        self._restart_at = now + RESTART_S
-        ours, theirs = socket.socketpair()
-        high = os.dup(theirs.fileno())
-        self.exchange = os.posix_spawn(
-            sys.executable,
-            [sys.executable, "-P", "-c", _ADOPT],
-            dict(os.environ),  # it carries the mark
-            file_actions=[(os.POSIX_SPAWN_DUP2, high, LINK_FD)],
-            setsigmask=(),
-        )
-        os.close(high)
-        theirs.close()
-        self._connect(Channel(ours))
-        self._send(Adopt(self.setup.settings, os.getpid()))
+        self.uplink.start(now)
+        self.uplink.send(Adopt(self.setup.settings, os.getpid()))
         self.say_boot()
         for report in self.outbox.unanswered():
-            self._send(report)
+            self.uplink.send(report)
 
 
 def _limit_files(most: int) -> None:

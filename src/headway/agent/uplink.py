@@ -1,0 +1,72 @@
+"""The supervisor's end of the link to the exchange side. When that dies, another one is started, which goes on with what runs here."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from headway.agent.link import LINK_FD, Channel
+from headway.agent.loop import Loop
+
+_ADOPT = "from headway.agent.main import adopt; adopt()"
+RESTART_S = 1.0  # between two starts of an exchange side
+
+
+class Uplink:
+    def __init__(self, loop: Loop, channel: Channel, exchange: int, hear: Callable[[list[bytes]], None]) -> None:
+        self._loop, self._hear = loop, hear
+        self._channel: Channel | None = None
+        self.exchange = exchange  # its process; 0 when it is gone
+        self.restart_at = 0.0
+        self._connect(channel)
+
+    @property
+    def down(self) -> bool:
+        return self._channel is None
+
+    def _connect(self, channel: Channel) -> None:
+        self._channel = channel
+        self._loop.add(channel.sock.fileno(), self._readable)
+
+    def _readable(self) -> None:
+        channel = self._channel
+        if channel is None:
+            return
+        if not channel.clear and channel.flush():
+            self._loop.want_write(channel.sock.fileno(), False)
+        frames = channel.receive()
+        if frames is None:
+            self._disconnected(channel)
+            return
+        self._hear(frames)
+
+    def _disconnected(self, channel: Channel) -> None:
+        self._loop.remove(channel.sock.fileno())
+        channel.sock.close()
+        self._channel, self.exchange = None, 0
+
+    def send(self, message: Any) -> None:
+        if self._channel is not None:
+            was_clear = self._channel.clear
+            self._channel.send(message)
+            if was_clear and not self._channel.clear:
+                self._loop.want_write(self._channel.sock.fileno(), True)
+
+    def start(self, now: float) -> None:
+        """Another exchange side in place of the one that died."""
+        self.restart_at = now + RESTART_S
+        ours, theirs = socket.socketpair()
+        high = os.dup(theirs.fileno())
+        self.exchange = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-P", "-c", _ADOPT],
+            dict(os.environ),  # it carries the mark
+            file_actions=[(os.POSIX_SPAWN_DUP2, high, LINK_FD)],
+            setsigmask=(),
+        )
+        os.close(high)
+        theirs.close()
+        self._connect(Channel(ours))
