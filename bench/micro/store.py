@@ -46,12 +46,12 @@ class Source:
 
 
 async def admit(connection: Any, ids: list[int], tenants: int) -> None:
-    now = time.time_ns() // 1000
+    now, place = time.time_ns() // 1000, copy.place_columns(None, None)
     rows = [
         copy.task_row(
             task,
             copy.common_columns(now, now, 1 + at % tenants, 1 + at % 3, 1 + at % 3, 600_000, 0, 2, 1, False),
-            None, None, None, None, None, None, b'["' + b"x" * 96 + b'"]',
+            place, None, None, None, None, b'["' + b"x" * 96 + b'"]',
         )
         for at, task in enumerate(ids)
     ]  # fmt: skip

@@ -21,6 +21,7 @@ from headway.errors import Conflict, HeadwayError, IdempotencyConflict, InvalidI
 from headway.policy.order import Group, Key
 from headway.policy.release import satisfied
 from headway.store import copy
+from headway.store.copy import edge_row, task_row
 from headway.store.database import Connection
 from headway.store.queries import query
 
@@ -168,24 +169,30 @@ class Batch:
                 blocked_on[position] += 1  # for the level below
             if draft.fan is not None:
                 blocked_on[position] += 1  # it never runs itself
-            for upstream, when in draft.local:
-                waited_for[upstream] = 1
-                blocked_on[position] += 1
-                edge_rows.append(copy.edge_row(ids[upstream], ids[position], when))
+            if local := draft.local:
+                mine = ids[position]
+                blocked_on[position] += len(local)
+                for upstream, when in local:
+                    waited_for[upstream] = 1
+                    edge_rows.append(edge_row(ids[upstream], mine, when))
+        return self._task_rows(request, blocked_on, waited_for), edge_rows
+
+    def _task_rows(self, request: Request, blocked_on: list[int], waited_for: bytearray) -> list[bytes]:
+        places: dict[int | None, bytes] = {}
         rows: list[bytes] = []
-        for draft, task, count, waited, new in zip(drafts, ids, blocked_on, waited_for, request.created, strict=True):
+        columns = zip(request.drafts, request.ids, blocked_on, waited_for, request.created, strict=True)
+        for draft, task, count, waited, new in columns:
             if new:
                 kind = self._kind(request, draft, count, waited)
                 request.state, request.start_by_us = kind.state, kind.start_by_us
                 if kind.state == _READY:
                     self._ready.append((*kind.group, (kind.moment, kind.cap_ms, task)))
+                place = places.get(draft.level)
+                if place is None:
+                    place = places[draft.level] = copy.place_columns(request.tree, draft.level)
                 key = draft.key.encode() if draft.key else None
-                rows.append(
-                    copy.task_row(
-                        task, kind.common, request.tree, draft.level, draft.size, draft.name, draft.labels, key, draft.input
-                    )
-                )
-        return rows, edge_rows
+                rows.append(task_row(task, kind.common, place, draft.size, draft.name, draft.labels, key, draft.input))
+        return rows
 
     def _kind(self, request: Request, draft: Draft, blocked_on: int, waited_for: int) -> _Kind:
         """What the draft has in common with others of its batch, worked out once for all of them."""
@@ -362,7 +369,7 @@ async def _existing_edges(connection: Connection, request: Request) -> tuple[dic
         for upstream, when in draft.existing:
             if upstream in hot:
                 blocked[position] = blocked.get(position, 0) + 1
-                rows.append(copy.edge_row(upstream, request.ids[position], when))
+                rows.append(edge_row(upstream, request.ids[position], when))
             elif upstream not in ended:
                 return {}, [], InvalidInput(f"after: there is no task {upstream}", field="after")
             elif when not in satisfied(State(ended[upstream])):
@@ -392,7 +399,7 @@ async def _add_fans(connection: Connection, batch: Batch) -> bool:
 
 async def _add_tree(connection: Connection, request: Request) -> None:
     after = [[edge[0] for edge in draft.local] if draft.local else _NOTHING for draft in request.drafts]
-    if all(upstream < position for position, waits in enumerate(after) for upstream in waits):
+    if all(max(waits) < position for position, waits in enumerate(after) if waits):
         found = levels_in_order(after)
     else:
         found = list(dict(sorted(levels(dict(enumerate(after))).items())).values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -284,7 +284,7 @@ def _existing(edge: Edge) -> int:
     return found
 
 
-def _resolve(drafts: list[Draft], names: dict[str, int]) -> None:
+def _resolve(drafts: list[Draft], names: Mapping[str, int]) -> None:
     """Turn names into positions, refuse cycles."""
     after: dict[int, list[int]] = {}
     for position, draft in enumerate(drafts):
@@ -296,15 +296,15 @@ def _resolve(drafts: list[Draft], names: dict[str, int]) -> None:
             raise error.at("task", position) from None
         if draft.local:
             after[position] = [upstream for upstream, _ in draft.local]
-    if any(upstream >= position for position, ups in after.items() for upstream in ups):
+    if any(max(ups) >= position for position, ups in after.items()):
         _refuse_cycles(drafts, after)
 
 
-def _resolve_one(draft: Draft, names: dict[str, int]) -> None:
-    if len(draft.edges) == 1 and draft.fan is None:  # most tasks wait for one other
-        (edge,) = draft.edges
-        if isinstance(edge.task, str) and (only := names.get(edge.task, -1)) >= 0:
-            draft.local = ((only, edge.when),)
+def _resolve_one(draft: Draft, names: Mapping[Any, int]) -> None:
+    if draft.fan is None:  # most wait for tasks of their request, for each once
+        found = [names.get(edge.task, -1) for edge in draft.edges]
+        if min(found) >= 0 and (len(found) == 1 or len(set(found)) == len(found)):
+            draft.local = list(zip(found, (edge.when for edge in draft.edges), strict=True))
             return
     seen: set[str | int] = set()
     local: list[tuple[int, When]] = []

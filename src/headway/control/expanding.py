@@ -149,13 +149,14 @@ class Expander:
         now_us = self.clock.now_us()
         name = task["name"] or kinds[0].definition.name
         labels = task["labels"].encode() if task["labels"] else None
+        place = copy.place_columns(task["tree"], task["level"])
         rows = [
             copy.task_row(
                 id,
                 copy.common_columns(
                     now_us + kind.tolerance_us, now_us, task["tenant"], kind.id, kind.shape, kind.cap_ms, 0, State.READY, kind.category, 1
                 ),
-                task["tree"], task["level"], None, _name(name, index), labels, None, data,
+                place, None, _name(name, index), labels, None, data,
             )
             for index, (id, kind, data) in enumerate(zip(ids, kinds, inputs, strict=True))
         ]  # fmt: skip

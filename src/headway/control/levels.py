@@ -69,14 +69,14 @@ class Tally:
             if state is State.SUCCEEDED:
                 change.busy_ms += max(ended_ms - began_ms, 0)
 
-    def succeeded(self, tree: int, level: int, times_ms: list[tuple[int, int]]) -> None:
-        """Many tasks of a level succeeded, each with its beginning and end."""
+    def succeeded(self, tree: int, level: int, began_ms: list[int], ended_ms: list[int]) -> None:
+        """Many tasks of a level succeeded: their beginnings and ends."""
         change = self.of(tree, level)
-        change.ended[State.SUCCEEDED] = change.ended.get(State.SUCCEEDED, 0) + len(times_ms)
-        change.busy_ms += sum(ended - began for began, ended in times_ms)
-        first, last = min(began for began, _ in times_ms), max(ended for _, ended in times_ms)
+        change.ended[State.SUCCEEDED] = change.ended.get(State.SUCCEEDED, 0) + len(ended_ms)
+        change.busy_ms += sum(ended_ms) - sum(began_ms)
+        first = min(began_ms)
         change.first_ms = min(change.first_ms or first, first)
-        change.last_ms = max(change.last_ms or 0, last)
+        change.last_ms = max(change.last_ms or 0, *ended_ms)
 
     def back(self, tree: int, level: int, state: State, count: int = 1) -> None:
         """Tasks that had ended in `state` are to run again."""

@@ -9,7 +9,10 @@ import datetime
 import hashlib
 import random
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress, repeat
 from typing import Any
 
 import msgspec
@@ -17,6 +20,7 @@ import msgspec
 from headway.control import subtasks
 from headway.control.checkpoints import keep_stages
 from headway.control.definitions import Definitions, Interned
+from headway.control.levels import Tally
 from headway.control.notices import keep_notices, tell_killed
 from headway.control.settle import Effects, settle
 from headway.domain.lifecycle import BLAME, HELD, Blame, Outcome, State
@@ -96,20 +100,32 @@ async def _successes(connection: Connection, finished: list[tuple[int, Finished]
         _sparse([f.cpu_ms for _, f in finished]),
         _sparse([f.max_memory for _, f in finished]),
     )
-    waited_for = []
-    in_trees: dict[tuple[int, int], list[int]] = {}
-    for task, tenant, shape, node, has_dependants, tree, level in done:
-        effects.free(node, tenant, shape)
-        effects.ended.append((task, State.SUCCEEDED))
-        if has_dependants:
-            waited_for.append((task, State.SUCCEEDED))
+    if not done:
+        return []
+    tasks, tenants, shapes, nodes, waited_for, trees, levels = zip(*done, strict=True)
+    for where, count in Counter(zip(nodes, tenants, shapes, strict=True)).items():
+        effects.free(*where, count)
+    effects.ended += zip(tasks, repeat(State.SUCCEEDED))
+    if trees.count(None) < len(trees):
+        _count_successes(effects.levels, finished, tasks, list(zip(trees, levels, strict=True)))
+    return [(task, State.SUCCEEDED) for task in compress(tasks, waited_for)]
+
+
+def _count_successes(
+    tally: Tally, finished: list[tuple[int, Finished]], tasks: Sequence[int], places: list[tuple[int | None, int]]
+) -> None:
+    """Tasks that succeeded, each with its tree and level, into the tally; most reports are of one level, and whole."""
+    tree, level = places[0]
+    if tree is not None and len(places) == len(finished) and places.count(places[0]) == len(places):
+        tally.succeeded(tree, level, [f.started_ms for _, f in finished], [f.ended_ms for _, f in finished])
+        return
+    said = {f.id: f for _, f in finished}
+    in_trees: dict[tuple[int | None, int], list[Finished]] = {}
+    for task, place in zip(tasks, places, strict=True):
+        in_trees.setdefault(place, []).append(said[task])
+    for (tree, level), those in in_trees.items():
         if tree is not None:
-            in_trees.setdefault((tree, level), []).append(task)
-    if in_trees:
-        said = {f.id: f for _, f in finished}
-        for (tree, level), tasks in in_trees.items():
-            effects.levels.succeeded(tree, level, [(said[task].started_ms, said[task].ended_ms) for task in tasks])
-    return waited_for
+            tally.succeeded(tree, level, [f.started_ms for f in those], [f.ended_ms for f in those])
 
 
 async def failures(

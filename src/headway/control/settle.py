@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -64,10 +66,10 @@ class Effects:
         self.answered.clear()
         self.deferred = self.scheduled = self.told = False
 
-    def free(self, node: int | None, tenant: int, shape: int) -> None:
+    def free(self, node: int | None, tenant: int, shape: int, count: int = 1) -> None:
         if node is not None:
             there = (node, tenant, shape)
-            self.freed[there] = self.freed.get(there, 0) + 1
+            self.freed[there] = self.freed.get(there, 0) + count
 
     def now_ready(self, rows: list[Any]) -> None:
         self.ready += [(r["tenant"], r["shape"], (r["start_by"], r["cap_ms"], r["id"])) for r in rows]
@@ -99,12 +101,12 @@ async def _spread(connection: Connection, ended: list[tuple[int, State]], effect
     while waves:
         spared, wave = waves.pop()
         by_kinds: dict[tuple[When, ...], list[int]] = defaultdict(list)
-        for task, state in wave:
-            by_kinds[satisfied(state)].append(task)
-        states = dict(wave)
+        for state, same in groupby(wave, key=itemgetter(1)):  # nearly always one
+            by_kinds[satisfied(state)] += [task for task, _ in same]
         for kinds, upstreams in by_kinds.items():
             many, doomed = await _release(connection, upstreams, kinds, effects, after=0, until=MAX_ID)
             if many > MANY:
+                states = dict(wave)
                 await connection.execute(_DEFER, upstreams, [states[u] for u in upstreams], spared)
                 effects.deferred = True
             elif doomed:

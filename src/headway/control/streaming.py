@@ -196,6 +196,7 @@ class _Writer:
         self.ids = array("q")
         self.ready: dict[Group, list[Key]] = {}
         self._common: dict[tuple[int, int, int, int | None], bytes] = {}
+        self._places: dict[int, bytes] = {}  # by level
 
     async def tasks(self, connection: Connection) -> None:
         self.spool.rewind()
@@ -235,7 +236,12 @@ class _Writer:
             head = self.ready.setdefault((self.tenant, kind.shape), [])
             if len(head) <= HEAD_LIMIT:  # one more than the planner keeps: it then reads the rest for itself
                 head.append((copy.to_datetime(eligible + kind.tolerance_us), kind.cap_ms, self.ids[position]))
-        return copy.task_row(self.ids[position], common, self.tree, level, size, name, labels, None, data)
+        place = self._places.get(level)
+        if place is None:
+            if len(self._places) > 10_000:  # a chain has as many levels as tasks
+                self._places.clear()
+            place = self._places[level] = copy.place_columns(self.tree, level)
+        return copy.task_row(self.ids[position], common, place, size, name, labels, None, data)
 
     async def _edges(self, low: int, high: int) -> AsyncIterator[bytes]:
         yield copy.document_begin()

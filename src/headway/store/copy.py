@@ -40,23 +40,27 @@ def common_columns(
     )  # fmt: skip
 
 
+def place_columns(tree: int | None, level: int | None) -> bytes:
+    """Where tasks stand: the same for all of a level."""
+    packed_tree = _NULL if tree is None else struct.pack(">iq", 8, tree)
+    return packed_tree + (_NULL if level is None else struct.pack(">ii", 4, level))
+
+
 def task_row(
-    id: int, common: bytes, tree: int | None, level: int | None, size: float | None, name: bytes | None, labels: bytes | None,
-    key: bytes | None, input: bytes,
-) -> bytes:  # fmt: skip
+    id: int, common: bytes, place: bytes, size: float | None, name: bytes | None, labels: bytes | None, key: bytes | None, input: bytes
+) -> bytes:
     """One row of `task`."""
-    if tree is None and size is None and labels is None and key is None:
+    if size is None and labels is None and key is None:
         if name is None:
-            return b"".join((_HEAD(_COUNT, 8, id), common, _SIX_NULLS, _LENGTH(len(input)), input))
+            return b"".join((_HEAD(_COUNT, 8, id), common, place, _FOUR_NULLS, _LENGTH(len(input)), input))
         return b"".join(
-            (_HEAD(_COUNT, 8, id), common, _THREE_NULLS, _LENGTH(len(name)), name, _TWO_NULLS, _LENGTH(len(input)), input)
+            (_HEAD(_COUNT, 8, id), common, place, _NULL, _LENGTH(len(name)), name, _TWO_NULLS, _LENGTH(len(input)), input)
         )
     return b"".join(
         (
             _HEAD(_COUNT, 8, id),
             common,
-            _NULL if tree is None else struct.pack(">iq", 8, tree),
-            _NULL if level is None else struct.pack(">ii", 4, level),
+            place,
             _NULL if size is None else struct.pack(">id", 8, size),
             _bytes(name),
             _NULL if labels is None else _LENGTH(len(labels) + 1) + b"\x01" + labels,  # jsonb, version 1
@@ -66,11 +70,13 @@ def task_row(
     )
 
 
-_TWO_NULLS, _THREE_NULLS, _SIX_NULLS = _NULL * 2, _NULL * 3, _NULL * 6
+_TWO_NULLS, _FOUR_NULLS = _NULL * 2, _NULL * 4
+_ENDS = struct.Struct(">hiqiq").pack
+_KINDS = tuple(struct.pack(">ih", 2, kind) for kind in range(3))  # enums are slow to pack
 
 
 def edge_row(upstream: int, downstream: int, kind: int) -> bytes:
-    return struct.pack(">hiqiqih", 3, 8, upstream, 8, downstream, 2, kind)
+    return _ENDS(3, 8, upstream, 8, downstream) + _KINDS[kind]
 
 
 def _bytes(value: bytes | None) -> bytes:
