@@ -81,9 +81,9 @@ class Runner:
     # --- the thread that reads
 
     def read(self) -> None:
-        frames = Frames()
-        while data := self.sock.recv(READ):
-            for body in frames.feed(data):
+        frames, space = Frames(), memoryview(bytearray(READ))
+        while size := self.sock.recv_into(space):
+            for body in frames.feed(space[:size]):
                 self.take(_decode(body))
         os._exit(0)  # the supervisor is gone: nobody may run its tasks
 
