@@ -1,9 +1,11 @@
-"""Is the simulator right? `python bench/calibrate.py [--minutes 4] [--load 0.85] [--cpus 2] [--mean 4]`.
+"""Is the simulator right? `python bench/calibrate.py [--minutes 8] [--load 0.85] [--cpus 2] [--mean 4] [--seeds 1,2,3]`.
 
-A throw-away `headway up` and a second agent, each with a few cpus, get tasks that sleep: three tenants, three categories, tiers basic and
-regular, at uneven moments. Then the same tasks, as they came and as long as they took, are replayed by the simulator on the same fleet,
-with the time from a lease to the first instruction and from an end to the next lease as it was measured. Printed are the quantiles of
-waiting of both, and how often a task began within the interval that `explain` had given while it waited.
+A throw-away `headway up` and a second agent, each with a few cpus, get tasks that hold a place and stand still while they are frozen:
+three tenants, three categories, tiers basic and regular, at uneven moments. Then the same tasks, as they came and as long as each held its
+place (from its lease to its end, without the time it was frozen), are replayed by the simulator on the same fleet, with the times from
+coming to a lease and from an end to the next lease as they were measured. Printed are the quantiles of waiting of both over all seeds,
+with the error that so many tasks leave (the real ones drawn again and again), and how often a task began within the interval that
+`explain` had given. `--replay FILE...` compares recordings that were kept.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median, pstdev, quantiles
 from typing import Any
 
 import msgspec
@@ -27,7 +29,9 @@ import msgspec
 from headway.bench import bodies
 from headway.bench.instance import Instance, end, environment, throw_away
 from headway.embedded.privileges import in_child
+from headway.policy.order import Group
 from headway.simulate.load import recorded
+from headway.simulate.loans import Run
 from headway.simulate.outcome import Fleet
 from headway.simulate.world import World
 from headway.wire.http import Http
@@ -38,9 +42,11 @@ TIERS = (("basic", 0.7, 0.5), ("regular", 1.0, 1.0))  # cumulative part, cpus
 MEAN_CPUS = 0.65
 QUANTILES = (0.5, 0.75, 0.9, 0.95)
 PATIENT = {"HEADWAY_FENCE_S": "60", "HEADWAY_LOST_S": "70"}  # a busy machine may stand still for a while
+LONGEST_TURN_S = 0.5
 LOOK_AFTER_S = 1.0  # a task that waits so long is asked about
 
 _TIMES = "select id, eligible_at, start_by, leased_at, started_at, ended_at, node from headway.task_anywhere where id = any ($1::bigint[])"
+_STOPPED = "select distinct unnest(tasks) as task from headway.event where kind = 'task.preempted'"
 
 
 @dataclass
@@ -51,6 +57,7 @@ class Sent:
     tenant: int
     kind: str
     tier: str
+    seconds: float
     said: dict[str, Any] | None = None
 
 
@@ -58,9 +65,16 @@ class Sent:
 class Recording:
     tasks: list[dict[str, Any]] = field(default_factory=list)  # as `headway ls --json` shows them
     waits: list[float] = field(default_factory=list)
-    start_s: float = 0.0  # from a lease to the first instruction
-    turn_s: float = 0.0  # from an end to the lease that takes its place
+    come_s: float = 0.0  # from coming to a lease, where there is room
+    starts: list[float] = field(default_factory=list)  # of each task, from its lease to its first instruction
+    turns: list[float] = field(default_factory=list)  # from an end to the lease that may have taken its place
+    stopped: int = 0  # tasks that made room for urgent ones
     asked: list[dict[str, Any]] = field(default_factory=list)  # what explain said, and when it began
+
+    @property
+    def turn_s(self) -> float:
+        """From an end to the lease that takes its place: what took longer waited for something else."""
+        return fmean([turn for turn in self.turns if turn < LONGEST_TURN_S] or [0.0])
 
     @property
     def within(self) -> int:
@@ -82,7 +96,8 @@ async def record(*, minutes: float, load: float, cpus: float, mean_s: float, see
                 break
             await asyncio.sleep(0.5)
         rows = {row["id"]: row for row in await instance.connection.fetch(_TIMES, ids)}
-        return evaluate(sent, rows)
+        stopped = {row["task"] for row in await instance.connection.fetch(_STOPPED)}
+        return evaluate(sent, rows, stopped)
 
 
 @contextlib.asynccontextmanager
@@ -111,7 +126,7 @@ async def both(instance: Instance) -> None:
         if sum(node["state"] == "up" for node in await instance.call("GET", "/v1/nodes")) == 2:
             break
         await asyncio.sleep(0.1)
-    made = [await instance.call("POST", "/v1/tasks", {"function": bodies.PAUSE, "input": [1.0]}) for _ in range(16)]
+    made = [await instance.call("POST", "/v1/tasks", {"function": bodies.WORK, "input": [1.0]}) for _ in range(16)]
     for one in made:
         await instance.call("GET", f"/v1/tasks/{one['id']}?wait=60")
 
@@ -129,14 +144,14 @@ async def submit(instance: Instance, *, minutes: float, per_s: float, mean_s: fl
             tenant = luck.choice((0, 0, 0, 1, 1, 2))
             seconds = min(max(luck.expovariate(1 / mean_s), 0.2), 5 * mean_s)
             body = {
-                "function": bodies.PAUSE, "input": [seconds], "category": kind, "resources": {"tier": tier},
+                "function": bodies.WORK, "input": [seconds], "category": kind, "resources": {"tier": tier},
                 "delay_tolerance": tolerance if kind == "urgent" else luck.uniform(10.0, tolerance),
             }  # fmt: skip
             await asyncio.sleep(max(0.0, began + at - asyncio.get_running_loop().time()))
             answer = await clients[tenant].request("POST", "/v1/tasks", body=msgspec.json.encode(body))
             if answer.status >= 300:
                 raise SystemExit(f"a task was refused: {answer.body[:300]!r}")
-            one = Sent(int(msgspec.json.decode(answer.body)["id"]), tenant, kind, tier)
+            one = Sent(int(msgspec.json.decode(answer.body)["id"]), tenant, kind, tier, seconds)
             sent.append(one)
             group.create_task(ask(clients[tenant], one))
     for client in clients:
@@ -152,24 +167,27 @@ async def ask(client: Http, one: Sent) -> None:
         one.said = {**found, "said_at": datetime.datetime.now(datetime.UTC)}
 
 
-def evaluate(sent: list[Sent], rows: dict[int, Any]) -> Recording:
-    found = Recording()
-    starts, turns = [], []
+def evaluate(sent: list[Sent], rows: dict[int, Any], stopped: set[int]) -> Recording:
+    """Who was frozen meanwhile worked as long as it was asked to, and as others of that length took beside it."""
+    found = Recording(stopped=len(stopped))
+    beside = median((rows[o.id]["ended_at"] - rows[o.id]["started_at"]).total_seconds() - o.seconds for o in sent if o.id not in stopped)
     ends = sorted((row["ended_at"], row["node"]) for row in rows.values() if row["ended_at"])
     for one in sent:
         row = rows[one.id]
+        ended = row["ended_at"] if one.id not in stopped else row["started_at"] + datetime.timedelta(seconds=one.seconds + beside)
         found.tasks.append(
             {"tenant": str(one.tenant), "category": one.kind, "resources": {"tier": one.tier},
-             **{name: row[name].isoformat() for name in ("eligible_at", "start_by", "started_at", "ended_at")}}
+             "eligible_at": row["eligible_at"].isoformat(), "start_by": row["start_by"].isoformat(),
+             "started_at": row["leased_at"].isoformat(), "ended_at": ended.isoformat()}
         )  # fmt: skip
         found.waits.append((row["started_at"] - row["eligible_at"]).total_seconds())
-        starts.append((row["started_at"] - row["leased_at"]).total_seconds())
+        found.starts.append((row["started_at"] - row["leased_at"]).total_seconds())
         before = [at for at, node in ends if node == row["node"] and at <= row["leased_at"]]
         if (row["leased_at"] - row["eligible_at"]).total_seconds() > 1.0 and before:
-            turns.append((row["leased_at"] - before[-1]).total_seconds())
+            found.turns.append((row["leased_at"] - before[-1]).total_seconds())
         if one.said is not None:
             found.asked.append(told(one.said, row["started_at"], row["start_by"]))
-    found.start_s, found.turn_s = median(starts), median(turns) if turns else 0.0
+    found.come_s = quantiles([(row["leased_at"] - row["eligible_at"]).total_seconds() for row in rows.values()], n=10)[0]
     return found
 
 
@@ -187,38 +205,68 @@ def told(said: dict[str, Any], began: datetime.datetime, start_by: datetime.date
     }
 
 
+class Replayed(World):
+    """How long each task waited, exactly."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__("headway", fleet)
+        self.waits: dict[int, float] = {}  # by its number in the order of coming
+
+    def _begin(self, task: int, node: int, group: Group) -> Run:
+        run = super()._begin(task, node, group)
+        self.waits.setdefault(task, run.began - run.one.at)
+        return run
+
+
 def replay(found: Recording, *, cpus: float) -> list[float]:
     """The same tasks in simulated time; how long each waited."""
-    fleet = Fleet(2, cpus, 16.0, tick_s=0.05, start_s=found.start_s + found.turn_s)
-    outcome = World("headway", fleet).run(recorded([msgspec.json.encode(found.tasks).decode()]))
-    waits = [bucket for kind in outcome.waits.values() for bucket, count in kind.buckets.items() for _ in range(count)]
-    return sorted(0.001 * 1.02**bucket for bucket in waits)
+    world = Replayed(Fleet(2, cpus, 16.0, tick_s=0.005, turn_s=found.turn_s, look_s=0.5))
+    came = recorded([msgspec.json.encode(found.tasks).decode()])
+    world.run(one._replace(at=one.at + found.come_s) for one in came)
+    print(f"{len(came)} tasks, {found.stopped} made room for urgent ones (simulated: {world.outcome.stopped})", end="; ")
+    print(f"to a lease {found.come_s * 1000:.0f} ms, to the start {fmean(found.starts) * 1000:.0f}, end to lease {found.turn_s * 1000:.0f}")
+    order = sorted(range(len(came)), key=lambda at: found.tasks[at]["eligible_at"])
+    return [world.waits[number] + found.come_s + found.starts[at] for number, at in enumerate(order, 1)]
 
 
 def compare(real: list[float], simulated: list[float]) -> list[tuple[str, float, float]]:
-    rows = [("mean", sum(real) / len(real), sum(simulated) / len(simulated))]
+    rows = [("mean", fmean(real), fmean(simulated))]
     for part in QUANTILES:
         rows.append((f"p{part * 100:g}", *(sorted(waits)[int(part * (len(waits) - 1))] for waits in (real, simulated))))
     return rows
 
 
+def errors(real: list[float], luck: random.Random) -> list[float]:
+    """How far the mean and each quantile lie from what they are, as a part of it: the real waits drawn with return, 200 times."""
+    draws = [[row[1] for row in compare(again, again)] for again in (luck.choices(real, k=len(real)) for _ in range(200))]
+    return [pstdev(column) / max(fmean(column), 1e-3) for column in zip(*draws, strict=True)]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--minutes", type=float, default=4.0)
+    parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--load", type=float, default=0.85)
     parser.add_argument("--cpus", type=float, default=2.0)
     parser.add_argument("--mean", type=float, default=4.0)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--keep", type=Path, help="write what was recorded there")
+    parser.add_argument("--seeds", default="1")
+    parser.add_argument("--keep", type=Path, help="write what was recorded into this folder")
+    parser.add_argument("--replay", type=Path, nargs="*", help="compare these recordings")
     asked = parser.parse_args()
-    found = asyncio.run(record(minutes=asked.minutes, load=asked.load, cpus=asked.cpus, mean_s=asked.mean, seed=asked.seed))
-    if asked.keep:
-        asked.keep.write_bytes(msgspec.json.encode(found))
-    print(f"{len(found.waits)} tasks; lease to start {found.start_s * 1000:.0f} ms, end to next lease {found.turn_s * 1000:.0f} ms")
-    for name, real, simulated in compare(found.waits, replay(found, cpus=asked.cpus)):
-        print(f"{name:5} real {real:8.2f} s   simulated {simulated:8.2f} s   {simulated / max(real, 1e-3) - 1:+.0%}")
-    if found.asked:
-        print(f"explain: {found.within} of {len(found.asked)} began within the interval ({found.within / len(found.asked):.0%})")
+    recordings = [msgspec.json.decode(path.read_bytes(), type=Recording) for path in asked.replay or ()]
+    for seed in map(int, asked.seeds.split(",") if not recordings else ()):
+        found = asyncio.run(record(minutes=asked.minutes, load=asked.load, cpus=asked.cpus, mean_s=asked.mean, seed=seed))
+        recordings.append(found)
+        if asked.keep:
+            (asked.keep / f"recording-{seed}.json").write_bytes(msgspec.json.encode(found))
+    real = [wait for found in recordings for wait in found.waits]
+    simulated = [wait for found in recordings for wait in replay(found, cpus=asked.cpus)]
+    for (name, ours, theirs), error in zip(compare(real, simulated), errors(real, random.Random(1)), strict=True):
+        off = theirs / max(ours, 1e-3) - 1
+        print(f"{name:5} real {ours:8.2f} s   simulated {theirs:8.2f} s   {off:+.0%} (error of the real one {error:.0%})")
+    answers = [one for found in recordings for one in found.asked]
+    if answers:
+        within = sum(found.within for found in recordings)
+        print(f"explain: {within} of {len(answers)} began within the interval ({within / len(answers):.0%})")
     print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     return 0
 

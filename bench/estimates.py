@@ -72,7 +72,8 @@ class Asking(World):
         if not run.times:
             self.began[task] = run.began
         fresh = math.exp(-1 / 60)
-        self.rates[run.owner] = self.rates.get(run.owner, 0.0) + 1 / RATE_S
+        owner = run.one.tenant
+        self.rates[owner] = self.rates.get(owner, 0.0) + 1 / RATE_S
         for tenant in self.rates:
             self.rates[tenant] *= fresh ** (self.now - self._rated)
         self._rated = self.now
@@ -82,7 +83,7 @@ class Asking(World):
 
     def _leave(self, run: Any) -> None:
         super()._leave(run)
-        self.times = [*self.times[-199:], run.seconds]
+        self.times = [*self.times[-199:], run.one.seconds]
 
     def scene(self, task: int) -> Scene:
         board, pressure, rooms = self.board, self.pressure, self.board.rooms
@@ -101,7 +102,9 @@ class Asking(World):
             tenant=one.tenant,
             free=[(room.id, tuple(room.free)) for room in rooms.values()],
             capacity=tuple(rooms.capacity),
-            held=[Held(r.node, r.owner, rooms.need(r.shape), max(self.now - r.began, 0.0), lasting) for r in self.runs.values()],
+            held=[
+                Held(r.node, r.one.tenant, rooms.need(r.one.shape), max(self.now - r.began, 0.0), lasting) for r in self.runs.values()
+            ],
             rivals=rivals,
             slack_s=max(one.start_by - self.now - pressure.lead_s, 0.0),
             level=board.usage.level,

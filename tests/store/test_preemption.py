@@ -120,6 +120,25 @@ async def test_who_forbids_it_and_who_is_urgent_is_not_stopped(dsn: str) -> None
         assert await state_of(core, urgent) == State.READY
 
 
+async def test_a_tenant_above_its_part_stops_its_own_task_and_no_other(dsn: str) -> None:
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        other, _ = await core.access.add_tenant("other")
+        small = {"cpus": 0.5, "memory": "64MiB"}
+        [foreign] = (await submit(core, function(execution_cap="20h", resources=small), tenant=other)).ids
+        own = (await submit(core, *(function(execution_cap="10h", resources=small) for _ in range(3)))).ids
+        orders: list[Order] = []
+        while len(orders) < 4:
+            orders += await agent.orders()
+        for order in orders:
+            await agent.start(order)
+        [urgent] = (await submit(core, function(category="urgent", resources=small, execution_cap="2s"))).ids
+        [order], [control] = await gather(agent, orders=1, controls=1)
+        assert order.id == urgent
+        assert control.id in own
+        assert control.id != foreign
+
+
 async def test_one_pause_serves_urgent_tasks_one_after_another(dsn: str) -> None:
     async with engine(dsn) as core:
         agent = await ScriptedAgent(core).join()

@@ -12,6 +12,7 @@ INPUT_BYTES = 100  # the input as JSON, brackets and quotes included: ["..."]
 NOOP = "headway.bench.work:noop"
 NOW = "headway.bench.work:now"
 PAUSE = "headway.bench.work:pause"
+WORK = "headway.bench.work:work"
 
 # Three shapes, small as such functions are: on two cores about a hundred of them fit at once, so that placement has to
 # count, and what goes beyond is given to the node ahead of time.

@@ -58,7 +58,7 @@ class Conditions:
         self._verdicts.clear()
         board = self.board
         slacks = lambda: [((key[0] - now).total_seconds(), count) for key, count in board.waiting()]  # noqa: E731
-        if self.pressure.look(time.monotonic(), board.rooms.utilisation(), slacks):
+        if self.pressure.look(time.monotonic(), board.rooms.utilisation(), slacks, board.largest):
             board.divide(due_first=self.pressure.due_first)
 
     @property

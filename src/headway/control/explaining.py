@@ -181,7 +181,7 @@ class Explaining:
         await self.definitions.load_shapes(kept.shape for kept in plan.kept.values())
         for node, kept in plan.kept.items():
             if node in rooms:
-                rooms[node].kept = Kept(kept.shape, self.definitions.shapes[kept.shape], kept.task)
+                rooms[node].kept = Kept(self.definitions.shapes[kept.shape], kept.task)
         return list(rooms.values())
 
     async def _add_attempts(self, row: Any, found: Explanation) -> None:

@@ -138,6 +138,7 @@ class Planner:
                 continue
             self.board.hold(node, (tenant, shape), -count)
             counts[node] = counts.get(node, 0) + count
+            self.conditions.pressure.freed(count, self.rooms.part(shape))
             if self._recounting:
                 self._recount.add(node)  # the count under way may or may not have seen this
         if self._recount or not self.board.empty:
@@ -215,16 +216,16 @@ class Planner:
     # What pre-emption asks
 
     def late(self, before: datetime.datetime, most: int) -> list[tuple[Group, Key]]:
-        """The first task of each group that should have begun by then and may, the most overdue first."""
+        """The first task of each group that should have begun by then and may: tenants below their part first, the most overdue first."""
         found = []
         for (tenant, shape), head in self.board.heads.items():
             first = head.first()
             if first is None or first[0] > before or self.conditions.gate(shape, self.conditions.pressure.peak) is Gate.CLOSED:
                 continue
-            usage = self.board.usage  # nobody stops others' tasks for more than its part of the fleet
-            if usage.is_entitled(tenant) and usage.allowance(tenant, self.rooms.need(shape), 1):
+            if self.board.usage.allowance(tenant, self.rooms.need(shape), 1):
                 found.append(((tenant, shape), first))
-        return sorted(found, key=lambda late: late[1])[:most]
+        entitled = self.board.usage.is_entitled  # the others stop only their own tasks
+        return sorted(found, key=lambda late: (not entitled(late[0][0]), late[1]))[:most]
 
     def spaces(self) -> list[Space]:
         """Every node with what is free there."""

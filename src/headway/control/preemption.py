@@ -25,19 +25,25 @@ from headway.domain.lifecycle import State
 from headway.domain.resources import fits
 from headway.domain.task import Category
 from headway.policy.order import Group, Key
-from headway.policy.preemption import Candidate, Choice, Late, Mode, choose
+from headway.policy.preemption import (
+    BREATH_S,
+    LONGEST_LOAN_S,
+    LOOK_S,
+    MOST_LATE,
+    MOST_NODES,
+    PATIENCE_S,
+    Candidate,
+    Choice,
+    Late,
+    Mode,
+    choose,
+)
 from headway.store.database import Connection, Database
 from headway.store.queries import query
 
-LOOK_S = 0.25
-PATIENCE_S = 0.2  # the planner has had its chance
 VAIN_S = 2.0  # after a look that found nobody to stop; a new urgent task is looked at all the same
 RELOAD_S = 10.0  # how often to look for loans nobody here remembers
 GRACE_S = 5.0  # for a checkpoint
-BREATH_S = 0.3  # before a victim goes on: the planner may not have read on to the next urgent task yet
-LONGEST_LOAN_S = 60.0  # for so long one pause serves one late task after another
-MOST_LATE = 20  # looked at in one round
-MOST_NODES = 200
 MOST_CANDIDATES = 500
 
 _LATE = query("preemption.late")
@@ -117,7 +123,8 @@ class Preemption:
         for group, key in overdue:
             row, asked = rows.get(key[2]), self.definitions.shapes.get(group[1])
             if row is not None and asked is not None and row["shape"] == group[1]:
-                late = Late(key[2], asked, row["category"] == Category.URGENT, row["cap_ms"] / 1000)
+                entitled = self.planner.board.usage.is_entitled(group[0])
+                late = Late(key[2], asked, row["category"] == Category.URGENT, row["cap_ms"] / 1000, group[0], entitled)
                 found.append(Waiting(late, group, key))
         return found
 
@@ -151,7 +158,7 @@ class Preemption:
                 found.append(
                     Candidate(
                         row["id"], row["node"], definition.resources.amounts(), row["cap_ms"] / 1000, row["ran_s"], row["unsaved_s"],
-                        times=row["times"], away_s=row["away_s"], back_s=row["back_s"],
+                        times=row["times"], away_s=row["away_s"], back_s=row["back_s"], tenant=row["tenant"],
                     )
                 )  # fmt: skip
         return found, attempts
@@ -236,6 +243,7 @@ class Preemption:
         for waiting in late:
             asked = waiting.late.asked
             fitting = all(need <= there for need, there in zip(asked.amounts(), room, strict=True))
+            fitting = fitting and (waiting.late.entitled or all(row["tenant"] == waiting.late.tenant for row in owners))
             if waiting.late.urgent and fitting and fits(asked, space.capacity) and await self._lend_again(beneficiary, waiting, node):
                 return waiting
         return None

@@ -14,16 +14,11 @@ from headway import telemetry
 from headway.control.clock import Clock
 from headway.control.planner import Planner
 from headway.control.scenes import Scenes
-from headway.domain.resources import fits
 from headway.logs import log
 from headway.policy.order import Group
-from headway.policy.reservation import Reservation, soonest
-from headway.policy.room import NodeRoom
+from headway.policy.reservation import LOOK_S, Reservation, soonest
 
-LOOK_S = 1.0
 REST_S = 10.0
-MOST_NODES = 50  # looked at for one task: those with most room
-PART = 0.1  # of the nodes are kept at most, but one always may be
 
 
 @dataclass
@@ -52,10 +47,7 @@ class Reserving:
 
     async def _keep(self, group: Group, task: int) -> None:
         board = self.planner.board
-        before = next((one for one in board.keeping.nodes.values() if one.group == group), None)
-        if before is None and len(board.keeping.nodes) >= max(1, int(PART * len(board.rooms))):
-            return
-        rooms = self._rooms(group)
+        before, rooms = board.keeping.of(group), board.keeping.possible(group)
         held = await self.scenes.held([room.id for room in rooms]) if rooms else None
         found = soonest(board.rooms.need(group[1]), rooms, held, before.node if before else None) if held is not None else None
         if found is None or board.keeping.first_of(group) != task:
@@ -65,13 +57,3 @@ class Reserving:
         if before is None or before.node != node:
             log("node.kept", node=board.rooms[node].name, task=str(task), seconds=round(after, 1))
             telemetry.kept()
-
-    def _rooms(self, group: Group) -> list[NodeRoom]:
-        """Nodes that could take it, those with most room first."""
-        board = self.planner.board
-        asked, need = board.shapes[group[1]], board.rooms.need(group[1])
-        kept_by_others = {one.node for one in board.keeping.nodes.values() if one.group != group}
-        possible = [
-            room for room in board.rooms.values() if not room.closed and room.id not in kept_by_others and fits(asked, room.capacity)
-        ]
-        return sorted(possible, key=lambda room: max((amount - room.free[i]) / amount for i, amount in need))[:MOST_NODES]

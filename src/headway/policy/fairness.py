@@ -187,7 +187,7 @@ def water_level(asked: Iterable[tuple[float, float]], whole: float) -> float:
     weight = sum(one for _, one in ordered)
     for share, own in ordered:
         if share * weight > whole:
-            return max(whole, 0.0) / weight
+            return min(max(whole, 0.0) / weight, 1.0)
         whole -= share * own
         weight -= own
     return 1.0

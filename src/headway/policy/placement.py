@@ -330,6 +330,10 @@ class Board:
                 last, at = at, at + 1 + (at - head.taken)
         return found
 
+    def largest(self) -> float:
+        """The part of the fleet that the largest task that waits asks for."""
+        return max(map(self.rooms.part, self.lanes), default=0.0)
+
     def counted(self) -> dict[int, tuple[int, int]]:
         """By tenant, how many tasks are known to wait, and how many of them are due."""
         found: dict[int, tuple[int, int]] = {}

@@ -2,7 +2,8 @@
 
 A victim is frozen when what the other asks for in memory, disk and ports is free beside it, and loses nothing; else it is ended and
 queued again, and loses its work since its last checkpoint. The least work lost goes first. A task that made room before is left alone
-until it has run on for as long as it was away, and at least REST_S: nobody is stopped twice in a row.
+until it has run on for as long as it was away, and at least REST_S: nobody is stopped twice in a row. Nobody stops others' tasks for more
+than its part of the fleet; its own may always make room for a more urgent one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,12 @@ from enum import StrEnum
 
 from headway.domain.resources import Capacity, Resources, fits
 
+LOOK_S = 0.25  # how often late tasks are looked for
+PATIENCE_S = 0.2  # the planner has had its chance
+BREATH_S = 0.3  # before a victim goes on: the planner may not have read on to the next urgent task yet
+LONGEST_LOAN_S = 60.0  # for so long one pause serves one late task after another
+MOST_LATE = 20  # looked at in one round
+MOST_NODES = 200
 REST_S = 10.0
 LONG_S = 2.0  # a victim has at least this much of its cap before it: what ends soon makes room by itself
 SHORT = 0.1  # a task that is merely late may stop only one that may run ten times as long
@@ -35,6 +42,8 @@ class Late:
     asked: Resources
     urgent: bool
     cap_s: float
+    tenant: int = 0
+    entitled: bool = True  # its tenant holds less than its part; else only its own tasks may stop for it
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,7 @@ class Candidate:
     times: int = 0  # how often it made room already
     away_s: float = 0.0  # for how long the last time
     back_s: float = 0.0  # since when it runs on
+    tenant: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,8 @@ def choose(late: Late, spaces: Iterable[Space], candidates: Iterable[Candidate])
 
 def may_stop(late: Late, candidate: Candidate) -> bool:
     """Whether it is right that this task stops for that one."""
+    if not late.entitled and candidate.tenant != late.tenant:
+        return False
     left_s = candidate.cap_s - candidate.ran_s
     if left_s < LONG_S or not (late.urgent or late.cap_s <= SHORT * left_s):
         return False

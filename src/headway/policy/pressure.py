@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headway.policy.peak import KEEP_S, is_peak, kept
-from headway.policy.promotion import lead
+from headway.policy.promotion import lead, room_in
 
 AVERAGE_S = 10.0  # how long a finish counts towards the rate
 LOOK_S = 0.5  # rates over shorter times say nothing
+SIZES_S = 300.0  # how long the size of what ended is remembered
 
 
 @dataclass
@@ -31,6 +32,7 @@ class Pressure:
     _part: float = 0.0  # of the fleet, that a large urgent task takes
     _urgent: int = 0  # since it was looked at
     _ended: int = 0
+    _sizes: dict[float, float] = field(default_factory=dict)  # parts of the fleet that ends gave back -> how many, faded
 
     def came(self, count: int, part: float, now: float, *, under_part: bool) -> None:
         """Urgent tasks have come, each of which takes `part` of the fleet.
@@ -47,8 +49,15 @@ class Pressure:
         """Tasks have left their nodes."""
         self._ended += count
 
-    def look(self, now: float, utilisation: float, waiting: Callable[[], Iterable[tuple[float, float]]]) -> bool:
-        """Before every round. `waiting` says how many tasks have how much slack left, as (seconds, tasks).
+    def freed(self, count: int, part: float) -> None:
+        """Each of these ends gave back `part` of the fleet."""
+        self._sizes[part] = self._sizes.get(part, 0.0) + count
+
+    def look(
+        self, now: float, utilisation: float, waiting: Callable[[], Iterable[tuple[float, float]]], largest: Callable[[], float]
+    ) -> bool:
+        """Before every round. `waiting` says how many tasks have how much slack left, as (seconds, tasks); `largest`, which part of the
+        fleet the largest of them asks for.
 
         Whether rates were counted anew.
         """
@@ -63,10 +72,24 @@ class Pressure:
         self.urgent_per_s = _averaged(self.urgent_per_s, self._urgent / passed, passed, KEEP_S)
         self._ended = self._urgent = 0
         self._looked = now
+        self._fade(math.exp(-passed / SIZES_S))
+        left_per_s = self.drain_per_s - self.urgent_per_s
         self.lead_s = lead(
-            waiting() if self.peak else (), drain_per_s=self.drain_per_s - self.urgent_per_s, start_up_s=self.start_up_s, full=self.peak
+            waiting() if self.peak else (),
+            drain_per_s=left_per_s,
+            start_up_s=self.start_up_s,
+            full=self.peak,
+            room_s=room_in(left_per_s, self._as_large(largest())) if self.peak else 0.0,
         )
         return True
+
+    def _fade(self, keep: float) -> None:
+        self._sizes = {part: left for part, count in self._sizes.items() if (left := count * keep) > 0.01}
+
+    def _as_large(self, part: float) -> float:
+        """The part of the ends that left at least so much room; all, when nothing is known."""
+        known = sum(self._sizes.values())
+        return sum(count for size, count in self._sizes.items() if size >= part * 0.999) / known if known else 1.0
 
     @property
     def keep(self) -> bool:

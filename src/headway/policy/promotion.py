@@ -7,19 +7,30 @@ from collections.abc import Iterable
 SHORTEST_S = 2.0  # a round of planning, a statement, the way to the agent
 LONGEST_S = 6 * 3600.0
 SAFETY = 1.25  # drain is a guess
+SURE = 7.0  # of things that come at random, the next one takes longer than so many times the mean once in a thousand times
+LONGEST_ROOM_S = 120.0  # a task for which room of its size comes less often than that gets a node kept (policy.reservation)
 
 
-def lead(waiting: Iterable[tuple[float, float]], *, drain_per_s: float, start_up_s: float, full: bool) -> float:
+def room_in(drain_per_s: float, large: float) -> float:
+    """How long a large task may have to wait on a full fleet until a room of its size comes, when `large` is the part of the ends that
+    leave one: rooms that are smaller go to others."""
+    rate = drain_per_s * large
+    return min(SURE / rate, LONGEST_ROOM_S) if rate > 0 else LONGEST_ROOM_S
+
+
+def lead(
+    waiting: Iterable[tuple[float, float]], *, drain_per_s: float, start_up_s: float, full: bool, room_s: float = 0.0
+) -> float:
     """How long before its `start_by` a task is promoted, so that it and everything that goes before it begins in time.
 
     `waiting` says how many tasks have how much slack left, as (seconds, tasks). The fleet ends `drain_per_s` tasks a second and each end
-    makes room for one: a task with n before it needs n / drain of its slack. The task that has least to spare decides. On a fleet with
-    free room only the start-up counts.
+    makes room for one: a task with n before it needs n / drain of its slack. The task that has least to spare decides; the largest one
+    needs `room_s` until there is a room of its size. On a fleet with free room only the start-up counts.
     """
     base = max(start_up_s, SHORTEST_S)
     if not full or drain_per_s <= 0:
         return base
-    before, needed = 0.0, base
+    before, needed = 0.0, max(base, room_s + start_up_s)
     for slack, count in sorted(waiting):
         before += count
         if before / drain_per_s * SAFETY + start_up_s >= slack:

@@ -9,15 +9,20 @@ is there.
 from __future__ import annotations
 
 import datetime
+import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from headway.domain.resources import fits
 from headway.policy.forecast import Held
 from headway.policy.order import Group, Head
 from headway.policy.room import Kept, Need, NodeRoom, Rooms
 
 MOST_PASSED = 20  # groups that are watched: each costs a look in every round
 SOONER = 0.5  # a node is given up for another that has room in half the time
+LOOK_S = 1.0  # how often it is looked at again
+MOST_NODES = 50  # looked at for one task: those with most room
+PART = 0.1  # of the nodes are kept at most, but one always may be
 
 
 @dataclass(frozen=True)
@@ -59,13 +64,25 @@ class Keeping:
         """Groups with their first task, for which a node should be kept."""
         return [(group, task) for group, (task, took) in self.passed.items() if took >= self.rooms.part(group[1])]
 
+    def of(self, group: Group) -> Reservation | None:
+        """The node that is kept for the group."""
+        return next((one for one in self.nodes.values() if one.group == group), None)
+
+    def possible(self, group: Group) -> list[NodeRoom]:
+        """Nodes that could be kept for it, those with most room first; none when enough are kept already."""
+        if self.of(group) is None and len(self.nodes) >= max(1, int(PART * len(self.rooms))):
+            return []
+        asked, need = self.rooms.shapes[group[1]], self.rooms.need(group[1])
+        by_others = {one.node for one in self.nodes.values() if one.group != group}
+        rooms = [room for room in self.rooms.values() if not room.closed and room.id not in by_others and fits(asked, room.capacity)]
+        return heapq.nsmallest(MOST_NODES, rooms, key=lambda room: max((amount - room.free[i]) / amount for i, amount in need))
+
     def keep(self, kept: Reservation) -> None:
         """Keep a node for a group, which gives up another that was kept for it."""
         for node in [node for node, one in self.nodes.items() if one.group == kept.group and node != kept.node]:
             self._release(node)
         self.nodes[kept.node] = kept
-        shape = kept.group[1]
-        self.rooms[kept.node].kept = Kept(shape, self.rooms.shapes[shape], kept.task)
+        self.rooms[kept.node].kept = Kept(self.rooms.shapes[kept.group[1]], kept.task)
         self.rooms.gained(kept.node)
 
     def review(self) -> None:

@@ -1,8 +1,8 @@
 """Room on nodes: what is free, why a node refuses, and for each shape the node that fits best (G2).
 
-`refuse` says why not, in one place: placement, explain and the autoscaler ask the same question. `Rooms` keeps, for each shape that is
-asked for, the nodes that fit in a heap, and a log of nodes that gained room: a search reads only what changed since the last one, so
-its cost does not grow with the fleet.
+`refuse` says why not, in one place: placement, explain and the autoscaler ask the same question. `Rooms` keeps, for all shapes that
+ask for the same, the nodes that fit in a heap, and a log of nodes that gained room: a search reads only what changed since the last one,
+so its cost does not grow with the fleet.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from dataclasses import dataclass, field
 from headway.domain.resources import DIMENSIONS, Capacity, Resources, describe, missing_labels, shortfall
 
 Need = tuple[tuple[int, int], ...]  # (dimension, amount) of what a shape asks for: zeros cost nothing in the loops below
-SHAPES_KEPT = 64  # each costs an entry for every node that fits
+NEEDS_KEPT = 64  # each costs an entry for every node that fits
+SHAPES_KEPT = 4096
 
 
 @dataclass(frozen=True)
 class Kept:
     """For whom a node is kept free."""
 
-    shape: int
     asked: Resources
     task: int
 
 
-@dataclass
+@dataclass(slots=True)
 class NodeRoom:
     """One node as the planner sees it. `free` may be negative: tasks given ahead wait at the node."""
 
@@ -37,7 +37,7 @@ class NodeRoom:
     held: int = 0
     ahead: int = 0  # tasks it should hold in all, though they do not fit at once (see policy.pace)
     closed: str = ""  # why it takes no new tasks
-    kept: Kept | None = None  # for tasks of another shape, only what ends in time may begin here (see policy.reservation)
+    kept: Kept | None = None  # for tasks that ask for something else, only what ends in time may begin here (see policy.reservation)
 
     def __post_init__(self) -> None:
         if not self.free:
@@ -127,12 +127,11 @@ def looseness(fit: Fit, node: NodeRoom) -> Looseness | None:
 
 
 class _Candidates:
-    """The nodes that fit one shape, best first. An entry counts only while it is the node's latest."""
+    """The nodes that fit what some shapes ask for, best first. An entry counts only while it is the node's latest."""
 
-    __slots__ = ("asked", "fits", "heap", "latest", "need", "position", "shape")
+    __slots__ = ("asked", "fits", "heap", "latest", "need", "position")
 
-    def __init__(self, shape: int, asked: Resources, position: int) -> None:
-        self.shape = shape
+    def __init__(self, asked: Resources, position: int) -> None:
         self.asked = asked
         self.need = need_of(asked)
         self.heap: list[Looseness] = []
@@ -147,7 +146,7 @@ class _Candidates:
             fit = self.fits[number]
         except KeyError:
             fit = self.fits[number] = fit_of(self.asked, node)
-        may = not node.closed and (node.kept is None or node.kept.shape == self.shape)
+        may = not node.closed and (node.kept is None or node.kept.asked == self.asked)
         entry = looseness(fit, node) if fit is not None and may else None
         if entry is not None:
             self.latest[number] = entry
@@ -171,6 +170,7 @@ class Rooms(dict[int, NodeRoom]):
         self._log: list[int] = []
         self._base = 0
         self._by_shape: dict[int, _Candidates] = {}
+        self._by_asked: dict[Resources, _Candidates] = {}  # the same ones: shapes that differ in their rules only share one
 
     def need(self, shape: int) -> Need:
         found = self._by_shape.get(shape)
@@ -178,22 +178,26 @@ class Rooms(dict[int, NodeRoom]):
 
     def allocate(self, node: NodeRoom, need: Need, count: int) -> None:
         """Take `count` times `need` away from the node (a negative count gives back)."""
-        node.held += count
-        free = node.free
         counted = self._counted.get(node.id)
-        for i, amount in need:
-            before = free[i]
-            free[i] = after = before - amount * count
-            if counted is not None:
-                more = (before if before > 0 else 0) - (after if after > 0 else 0)
-                self.used[i] += more
-                counted[1][i] += more
+        if counted is None:
+            node.allocate(need, count)
+        else:
+            node.held += count
+            free, used, taken = node.free, self.used, counted[1]
+            for i, amount in need:
+                more = amount * count
+                before = free[i]
+                free[i] = after = before - more
+                if before < 0 or after < 0:  # what waits at a node takes nothing of it
+                    more = (before if before > 0 else 0) - (after if after > 0 else 0)
+                used[i] += more
+                taken[i] += more
         if count < 0:
             self.gained(node.id)
 
     def changed(self, node: int) -> None:
         """The node came, left, or was set anew."""
-        for found in self._by_shape.values():
+        for found in self._by_asked.values():
             found.fits.pop(node, None)
         before = self._counted.pop(node, None)
         if before is not None:
@@ -261,11 +265,18 @@ class Rooms(dict[int, NodeRoom]):
 
     def _survey(self, shape: int) -> _Candidates:
         """All nodes for a shape that is new here, or that has not been asked for in a long time."""
-        if len(self._by_shape) >= SHAPES_KEPT:
+        asked = self.shapes[shape]
+        if len(self._by_asked) >= NEEDS_KEPT or len(self._by_shape) >= SHAPES_KEPT:
+            self._by_asked.clear()
             self._by_shape.clear()
-        found = self._by_shape[shape] = _Candidates(shape, self.shapes[shape], self._base + len(self._log))
-        for node in self.values():
-            found.consider(node)
+        found = self._by_asked.get(asked)
+        if found is None or found.position < self._base:
+            found = self._by_asked[asked] = _Candidates(asked, self._base + len(self._log))
+            for node in self.values():
+                found.consider(node)
+        else:
+            self._catch_up(found)
+        self._by_shape[shape] = found
         return found
 
     def _catch_up(self, found: _Candidates) -> None:

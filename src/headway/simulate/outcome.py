@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from headway.simulate.load import KINDS
 
-_GROWTH = math.log(1.02)
+_BUCKETS = 1 / math.log(1.02)
 
 
 @dataclass(frozen=True)
@@ -15,8 +15,10 @@ class Fleet:
     nodes: int = 10
     cpus: float = 8.0
     memory_gib: float = 32.0
-    tick_s: float = 1.0  # a round of planning
+    tick_s: float = 1.0  # between rounds of planning, at least: they come when something happens
     start_s: float = 0.0  # from a round to the first instruction of what it hands out
+    turn_s: float = 0.0  # from the end of a task to the round that knows of its room
+    look_s: float = 30.0  # how often what waits is looked through; the planner does it twice a second
 
 
 @dataclass
@@ -32,7 +34,7 @@ class Waits:
         self.count += 1
         self.missed += missed
         self.total += seconds
-        bucket = math.ceil(math.log(seconds / 0.001) / _GROWTH) if seconds > 0.001 else 0
+        bucket = int(math.log(seconds * 1000) * _BUCKETS) + 1 if seconds > 0.001 else 0
         self.buckets[bucket] = self.buckets.get(bucket, 0) + 1
 
     def quantile(self, part: float) -> float:
@@ -69,22 +71,15 @@ class Outcome:
 
 @dataclass
 class Evenness:
-    """Who holds how much of the fleet, against what would be fair, while something waits."""
+    """Who held how much of the fleet, against what would have been fair, while something waited."""
 
-    holding: dict[int, float] = field(default_factory=dict)  # by tenant: dominant share of the fleet
     served: dict[int, tuple[float, float]] = field(default_factory=dict)  # by tenant: what it held, what would have been fair
 
-    def hold(self, tenant: int, part: float) -> None:
-        left = self.holding.get(tenant, 0.0) + part
-        if left > 1e-12:
-            self.holding[tenant] = left
-        else:
-            self.holding.pop(tenant, None)
-
-    def sample(self, wanting: dict[int, float]) -> None:
-        for tenant, part in fair_parts(self.holding, wanting).items():
+    def sample(self, holding: dict[int, float], wanting: dict[int, float]) -> None:
+        """By tenant, the parts of the fleet it holds and asks for."""
+        for tenant, part in fair_parts(holding, wanting).items():
             got, fair = self.served.get(tenant, (0.0, 0.0))
-            self.served[tenant] = (got + self.holding.get(tenant, 0.0), fair + part)
+            self.served[tenant] = (got + holding.get(tenant, 0.0), fair + part)
 
 
 def fair_parts(holding: dict[int, float], wanting: dict[int, float]) -> dict[int, float]:

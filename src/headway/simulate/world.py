@@ -10,29 +10,32 @@ import datetime
 import heapq
 import math
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from headway.domain.queues import Queue
 from headway.domain.resources import GIB, Capacity
 from headway.policy.fairness import jain
-from headway.policy.order import Head, Key
+from headway.policy.order import Group, Head, Key
 from headway.policy.peak import judge
 from headway.policy.placement import Board, Gate, NodeRoom, Round
-from headway.policy.preemption import Mode
+from headway.policy.preemption import BREATH_S, MOST_LATE, PATIENCE_S, Late, Mode
+from headway.policy.preemption import LOOK_S as PREEMPT_S
 from headway.policy.pressure import Pressure
 from headway.policy.promotion import top_k
+from headway.simulate.keeper import Keeper
 from headway.simulate.load import Arrival, shapes
-from headway.simulate.loans import MOST_LATE, Loans, Run
+from headway.simulate.loans import CAP_S, Loans, Run, late_of
 from headway.simulate.outcome import Evenness, Fleet, Outcome
 
 POLICIES = ("headway", "fifo", "priority")
 GRACE_S = 1.0  # a start so much after its time is not counted as a miss
 SAMPLE_S = 60.0
 FAIRNESS_S = 300.0
-FORESEE_S = 30.0  # how often what waits is looked through; the planner does it twice a second
+LOOK_S = 1.0  # what waits may have become due
 _EPOCH = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 _RESOURCES, _RULES = shapes()
+_CAP_MS = round(CAP_S * 1000)
 _ORDER = {"fifo": 0.0, "priority": 1e9}  # how much later than it came a task that is not urgent stands
 
 
@@ -51,8 +54,9 @@ class World:
         self.board.horizon = cast(Any, -1.0)
         self.parts = {shape: self.board.rooms.part(shape) for shape in _RESOURCES}
         self.now = 0.0
-        self.pressure = Pressure(start_up_s=max(fleet.tick_s, fleet.start_s), look_s=max(FORESEE_S, fleet.tick_s))
-        self.loans = Loans()
+        self.pressure = Pressure(start_up_s=max(fleet.tick_s, fleet.start_s), look_s=max(fleet.look_s, fleet.tick_s))
+        self.loans = Loans(frozenset(shape for shape, rules in _RULES.items() if rules.preemptible))
+        self.keeper = Keeper(self.board, self.loans)
         self.evenness = Evenness()
         self.ends: list[tuple[float, int]] = []  # (when, task)
         self.runs: dict[int, Run] = {}
@@ -61,27 +65,42 @@ class World:
         self._gates: dict[tuple[int, bool, bool, bool], Gate] = {}
         self._task = 0
         self._planned = self._sampled = self._judged = 0.0
+        self._stopped = -math.inf  # when somebody to stop was last looked for
 
     def run(self, arrivals: Iterable[Arrival]) -> Outcome:
         supply, tick = iter(arrivals), self.fleet.tick_s
         following = next(supply, None)
         while following is not None or self.waiting or self.runs:
-            if not self.waiting:  # nothing to decide until something comes
-                coming = following.at if following is not None else self.ends[0][0]
-                self.now = max(self.now, math.floor(coming / tick) * tick)
-            self.now += tick
-            news = self._end()
+            self.now = max(self._next(following), self.now + tick)
+            self._end()
             while following is not None and following.at <= self.now:
                 self._arrive(following)
                 following = next(supply, None)
-                news += 1
-            if self.waiting and (news or self.now - self._planned >= 10 * tick):
+            if self.waiting:
                 self._plan()
+            if self.loans.over:
+                self._give_back()
             if self.now - self._sampled >= SAMPLE_S:
                 self._sample()
         self.outcome.ended_at = self.now
         self.outcome.jain = jain(min(got / fair, 2.0) for got, fair in self.evenness.served.values() if fair > 1e-9)
         return self.outcome
+
+    def _next(self, following: Arrival | None) -> float:
+        """When something happens, or may have to be done."""
+        found = following.at if following is not None else math.inf
+        if self.ends:
+            found = min(found, self.ends[0][0])
+        if self.waiting:
+            found = min(found, self._planned + LOOK_S)
+        if self.loans.over:
+            found = min(found, self.loans.over[0][0] + BREATH_S)
+        latest = self.latest
+        while latest and latest[0][1] not in self.waiting:
+            heapq.heappop(latest)
+        if latest:
+            found = min(found, max(latest[0][0] + PATIENCE_S, self._stopped + PREEMPT_S))
+        return found
 
     # What happens
 
@@ -100,7 +119,7 @@ class World:
         head = self.board.heads.get(group)
         if head is None:
             head = self.board.heads[group] = Head(more=False)
-        made = cast(Key, (order, 0, task))
+        made = _key(order, task)
         keys = head.keys
         if not keys or keys[-1] <= made:
             keys.append(made)
@@ -109,7 +128,7 @@ class World:
         if len(keys) - head.taken == 1 or keys[head.taken] is made:  # else it stands behind what is known already
             self.board.touched(group)
 
-    def _end(self) -> int:
+    def _end(self) -> None:
         count, ends = 0, self.ends
         while ends and ends[0][0] <= self.now:
             when, task = heapq.heappop(ends)
@@ -117,17 +136,17 @@ class World:
             if run is None or run.ends != when or run.frozen:
                 continue  # it was stopped meanwhile
             self._leave(run)
+            self.keeper.ended(run)
+            self.pressure.freed(1, self.parts[run.one.shape])
             count += 1
-            for owner in run.owes:
-                self._resume(owner)
+            if run.owes:
+                self.loans.over.append((self.now, run.owes))
         self.pressure.ended(count)
-        return count
 
     def _leave(self, run: Run) -> None:
         del self.runs[run.task]
         self.loans.end(run)
-        self.board.hold(run.node, (run.tenant, run.shape), -1)
-        self.evenness.hold(run.owner, -self.parts[run.shape])
+        self.board.hold(run.node, run.group, -1)
 
     def _resume(self, run: Run) -> None:
         run.frozen, run.back_at, run.away_s = False, self.now, self.now - run.stopped_at
@@ -142,9 +161,11 @@ class World:
         most = top_k(free=board.free_tasks(), ahead=pressure.drain_per_s * 0.25, most=100_000)
         asked = Round(most, cast(Any, 0.0))
         if self.ours:
-            if pressure.look(self.now, board.rooms.utilisation(), self._slacks):
+            if pressure.look(self.now, board.rooms.utilisation(), self._slacks, board.largest):
                 board.divide(due_first=pressure.due_first)
-            asked = Round(most, cast(Any, self.now + pressure.lead_s), self._gate, pressure.due_first, pressure.fill)
+            self.keeper.look(self.now)
+            windows = self.keeper.windows(self.now) if board.keeping.nodes else {}
+            asked = Round(most, cast(Any, self.now + pressure.lead_s), self._gate, pressure.due_first, pressure.fill, windows)
         while plan := board.place(asked):
             pressure.peak = pressure.peak or (self.ours and board.tight)
             count = 0
@@ -154,47 +175,52 @@ class World:
                     self._begin(key[2], placed.node, placed.group)
             if count < most:
                 break
-        if self.ours:
+        if self.latest:
             self._make_room()
 
-    def _begin(self, task: int, node: int, group: tuple[int, int]) -> Run:
+    def _begin(self, task: int, node: int, group: Group) -> Run:
         one, times = self.waiting.pop(task)
-        shape = group[1]
         began = self.now + self.fleet.start_s
-        rules = _RULES[shape]
-        run = Run(task, node, group[0], one.tenant, shape, one.at, one.start_by, one.seconds, began, began + one.seconds, times)
+        rules = _RULES[group[1]]
+        ends = began + one.seconds + self.fleet.turn_s
+        run = Run(task, one, node, group, began, ends, times)
         if not times:
             late = began > one.start_by + GRACE_S + self.fleet.tick_s
             self.outcome.waits[rules.queue].add(began - one.at, missed=late)
         self.runs[task] = run
-        if rules.preemptible and self.ours:
-            self.loans.begin(run)
-        heapq.heappush(self.ends, (run.ends, task))
-        self.evenness.hold(one.tenant, self.parts[shape])
+        self.loans.begin(run)
+        heapq.heappush(self.ends, (ends, task))
         return run
 
     def _make_room(self) -> None:
         """Urgent tasks that should have begun and find every node full."""
-        latest, tries = self.latest, 0
-        again = []
-        while latest and latest[0][0] <= self.now and tries < MOST_LATE:
-            entry = heapq.heappop(latest)
-            _, task, tenant, shape = entry
-            if task not in self.waiting:
-                continue
-            tries += 1
-            if not self.board.usage.is_entitled(tenant) or not self._stop_others(task, (tenant, shape)):
-                again.append(entry)
-        for entry in again:
-            heapq.heappush(latest, entry)
+        if self.now - self._stopped < PREEMPT_S:
+            return
+        late = self._late()
+        if late:
+            self._stopped = self.now
+        for one in late:
+            self._stop_others(one)
 
-    def _stop_others(self, task: int, group: tuple[int, int]) -> bool:
-        choice = self.loans.choose(task, _RESOURCES[group[1]], self.board.rooms, self.now)
+    def _late(self) -> list[Late]:
+        """Urgent tasks that should have begun, tenants below their part first."""
+        latest, found = self.latest, list[tuple[float, int, int, int]]()
+        while latest and latest[0][0] + PATIENCE_S <= self.now and len(found) < MOST_LATE:
+            entry = heapq.heappop(latest)
+            if entry[1] in self.waiting:
+                found.append(entry)
+        for entry in found:
+            heapq.heappush(latest, entry)
+        entitled = self.board.usage.is_entitled
+        return sorted(
+            (late_of(task, _RESOURCES[shape], tenant, entitled=entitled(tenant)) for _, task, tenant, shape in found),
+            key=lambda one: not one.entitled,
+        )
+
+    def _stop_others(self, late: Late) -> None:
+        choice = self.loans.choose(late, self.board.rooms, self.now)
         if choice is None:
-            return False
-        head = self.board.heads[group]
-        head.keys.remove(cast(Key, (self.waiting[task][0].start_by, 0, task)))
-        self.board.touched(group)
+            return
         frozen = []
         for victim, mode in choice.victims.items():
             run = self.runs[victim]
@@ -204,10 +230,30 @@ class World:
                 frozen.append(run)
             else:
                 self._leave(run)
-                self._wait(victim, Arrival(run.arrived, run.start_by, run.seconds, run.owner, run.shape), run.times + 1)
-        self.board.hold(choice.node, group, 1)
-        self._begin(task, choice.node, group).owes.extend(frozen)
-        return True
+                self._wait(victim, run.one, run.times + 1)
+        self._lend(late.id, choice.node, frozen)
+
+    def _lend(self, task: int, node: int, owners: Sequence[Run]) -> None:
+        """The room of those who stopped goes to this task."""
+        one, _ = self.waiting[task]
+        group = (one.tenant, one.shape)
+        self.board.heads[group].keys.remove(_key(one.start_by, task))
+        self.board.touched(group)
+        self.board.hold(node, group, 1)
+        self._begin(task, node, group).owes = owners
+
+    def _give_back(self) -> None:
+        """Who is out of the way for nobody goes on, or serves another late task first."""
+        over, self.loans.over = self.loans.over, []
+        for since, owners in over:
+            late = next((one for one in self._late() if self.loans.may_pass_on(owners, one, self.board.rooms, self.now)), None)
+            if late is not None:
+                self._lend(late.id, owners[0].node, owners)
+            elif self.now - since < BREATH_S:
+                self.loans.over.append((since, owners))
+            else:
+                for run in owners:
+                    self._resume(run)
 
     def _gate(self, shape: int, tight: bool) -> Gate:
         peak, keep = tight or self.pressure.peak, tight and self.pressure.keep
@@ -239,7 +285,15 @@ class World:
             outcome.put_off_cpus = max(outcome.put_off_cpus, put_off)
         if self.now - self._judged >= FAIRNESS_S and self.waiting:
             self._judged = self.now
-            self.evenness.sample(self._competing())
+            self.evenness.sample(self._holding(), self._competing())
+
+    def _holding(self) -> dict[int, float]:
+        """What each tenant holds now."""
+        found: dict[int, float] = {}
+        for run in self.runs.values():
+            one = run.one
+            found[one.tenant] = found.get(one.tenant, 0.0) + self.parts[one.shape]
+        return found
 
     def _competing(self) -> dict[int, float]:
         """What each tenant asks for now: what waits, without what is put off until it is due."""
@@ -257,3 +311,7 @@ class World:
                 if count:
                     found[tenant] = found.get(tenant, 0.0) + count * self.parts[shape]
         return found
+
+
+def _key(order: float, task: int) -> Key:
+    return cast(Key, (order, _CAP_MS, task))

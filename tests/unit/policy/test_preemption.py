@@ -45,6 +45,14 @@ def test_a_task_that_is_merely_late_stops_only_a_much_longer_one() -> None:
     assert choose(late(urgent=False, cap_s=2), [space()], [candidate(7, cap_s=300)]) is not None
 
 
+def test_a_tenant_above_its_part_stops_only_its_own_tasks() -> None:
+    above = Late(1, Resources(cpus_milli=1000), urgent=True, cap_s=60.0, tenant=3, entitled=False)
+    assert choose(above, [space()], [candidate(7, tenant=4)]) is None
+    choice = choose(above, [space()], [candidate(7, tenant=4, ran_s=1.0), candidate(8, tenant=3)])
+    assert choice is not None
+    assert set(choice.victims) == {8}
+
+
 def test_what_ends_soon_is_left_alone() -> None:
     assert choose(late(), [space()], [candidate(7, cap_s=100.0, ran_s=99.0)]) is None
 

@@ -14,6 +14,7 @@ from headway.policy.order import Head
 from headway.policy.peak import BEGINS, KEEP_S, kept
 from headway.policy.placement import Board, Gate, NodeRoom, Round
 from headway.policy.pressure import Pressure
+from headway.policy.promotion import LONGEST_ROOM_S
 
 BASE = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 rates = st.floats(0, 1e4)
@@ -37,19 +38,35 @@ def test_a_large_fleet_keeps_little_and_a_small_one_what_it_did():
 
 def test_room_is_kept_for_a_while_after_urgent_tasks_came_and_not_without():
     pressure = Pressure()
-    pressure.look(0.0, 0.9, list)
+    pressure.look(0.0, 0.9, list, lambda: 0.0)
     assert pressure.peak
     assert (pressure.keep, pressure.fill, pressure.due_first) == (False, None, False)
     pressure.came(9, 0.1, 1.0, under_part=False)
-    pressure.look(1.5, 0.9, list)
+    pressure.look(1.5, 0.9, list, lambda: 0.0)
     assert not pressure.keep, "who holds more than its part cannot make others wait"
     pressure.came(1, 0.1, 1.5, under_part=True)
-    pressure.look(2.0, 0.9, list)
+    pressure.look(2.0, 0.9, list, lambda: 0.0)
     assert pressure.due_first
     assert pressure.fill is not None
     assert pressure.fill == pytest.approx(0.8)
-    pressure.look(2.0 + KEEP_S, 0.9, list)
+    pressure.look(2.0 + KEEP_S, 0.9, list, lambda: 0.0)
     assert (pressure.keep, pressure.fill) == (False, None)
+
+
+def test_on_a_full_fleet_a_large_task_is_due_as_early_as_rooms_of_its_size_are_rare():
+    def lead_for(part: float, utilisation: float) -> float:
+        pressure = Pressure(start_up_s=0.5)
+        pressure.look(0.0, utilisation, list, lambda: part)
+        for second in range(1, 200):
+            pressure.ended(10)
+            pressure.freed(9, 0.01)
+            pressure.freed(1, 0.04)
+            pressure.look(float(second), utilisation, list, lambda: part)
+        return pressure.lead_s
+
+    assert lead_for(0.01, 0.95) == lead_for(0.04, 0.5) == 2.0, "every end leaves such a room, or there is room anyway"
+    assert lead_for(0.04, 0.95) == pytest.approx(7.5, rel=0.05), "one end in ten leaves it: seven times the mean of a second"
+    assert lead_for(0.5, 0.95) == pytest.approx(LONGEST_ROOM_S + 0.5), "none does: a node will be kept"
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.1, 10)), min_size=1, max_size=20), st.floats(0.01, 2))

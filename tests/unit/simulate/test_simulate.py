@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headway.cli.main import main
 from headway.errors import InvalidInput
-from headway.simulate.load import Load, generate, recorded
+from headway.simulate.load import Arrival, Load, generate, recorded
 from headway.simulate.outcome import Fleet, fair_parts
 from headway.simulate.report import rows, svg
 from headway.simulate.search import smallest
@@ -27,7 +27,7 @@ def test_every_task_begins_once_and_room_is_given_back(policy):
     assert sum(waits.count for waits in outcome.waits.values()) == DAY.tasks
     assert (world.waiting, world.runs) == ({}, {})
     assert world.board.rooms.used == [0] * 6
-    assert world.evenness.holding == {}
+    assert world.loans.on == {node: {} for node in world.loans.on}
 
 
 def test_the_same_seed_gives_the_same_day_and_another_seed_another():
@@ -48,11 +48,41 @@ def test_no_urgent_task_is_late_while_capacity_suffices():
 
 def test_headway_needs_no_larger_fleet_than_fifo_for_the_same_misses():
     load = Load(tasks=4_000, tenants=30, hours=12.0, mean_s=90.0)
-    needed = {
-        policy: smallest(policy, Fleet(nodes=6, cpus=2.0), lambda: generate(load), missed=0.02).fleet.nodes
-        for policy in ("headway", "fifo")
-    }
-    assert needed["headway"] < needed["fifo"]
+    fifo, ours = (
+        smallest(policy, Fleet(nodes=6, cpus=2.0), lambda: generate(load), missed=0.02) for policy in ("fifo", "headway")
+    )
+    assert ours.fleet.nodes <= fifo.fleet.nodes
+    assert World("headway", fifo.fleet).run(generate(load)).missed < fifo.missed / 2
+
+
+def arrival(at: float, seconds: float, shape: int, *, tenant: int = 1, tolerance: float = 5.0) -> Arrival:
+    return Arrival(at, at + tolerance, seconds, tenant, shape)
+
+
+def test_a_large_task_among_small_ones_gets_a_node_kept():
+    small = [arrival(0.2 * n, 3.0 + n % 7, 4, tenant=2 + n % 3, tolerance=600.0) for n in range(600)]
+    large = arrival(30.0, 1.0, 9, tolerance=1.0)
+    outcome = World("headway", Fleet(nodes=2, cpus=2.0)).run(sorted([*small, large]))
+    assert outcome.waits["delayable"].quantile(1.0) > 300, "there were always small ones"
+    assert outcome.waits["periodic"].quantile(1.0) < 60
+
+
+def test_the_urgent_task_of_a_tenant_above_its_part_stops_one_of_its_own():
+    own = [arrival(0.0, 1000.0, 6, tolerance=3600.0) for _ in range(3)]
+    other = arrival(0.0, 1000.0, 6, tenant=2, tolerance=3600.0)
+    urgent = arrival(100.0, 10.0, 3)
+    world = World("headway", Fleet(nodes=1, cpus=8.0))
+    outcome = world.run([*own, other, urgent])
+    assert outcome.stopped == 1
+    assert outcome.waits["urgent"].missed == 0
+
+
+def test_one_pause_serves_one_urgent_task_after_another():
+    long = arrival(0.0, 1000.0, 4, tolerance=3600.0)
+    urgent = [arrival(100.0 + n / 10, 10.0, 1) for n in range(2)]
+    outcome = World("headway", Fleet(nodes=1, cpus=0.5)).run([long, *urgent])
+    assert outcome.stopped == 1
+    assert outcome.waits["urgent"].quantile(1.0) == pytest.approx(15, abs=2)
 
 
 @given(st.dictionaries(st.integers(1, 8), st.floats(0, 10)), st.dictionaries(st.integers(1, 8), st.floats(0, 10)))

@@ -10,7 +10,7 @@ select id, tenant, shape, category, cap_ms, start_by from task where id = any ($
 
 -- name: candidates
 -- Running tasks on these nodes that might stop for another, the longest first, with what they would lose and when they last did.
-select t.id, t.attempt, t.node, t.shape, t.definition, t.cap_ms, extract(epoch from clock_timestamp() - t.started_at)::float8 as ran_s,
+select t.id, t.tenant, t.attempt, t.node, t.shape, t.definition, t.cap_ms, extract(epoch from clock_timestamp() - t.started_at)::float8 as ran_s,
     extract(epoch from clock_timestamp() - greatest(t.started_at, (
         select max(c.saved_at) from checkpoint c where c.task = t.id and c.attempt = t.attempt)))::float8 as unsaved_s,
     coalesce(p.times, 0) as times, coalesce(extract(epoch from p.resumed_at - p.since), 0)::float8 as away_s,
