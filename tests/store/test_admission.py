@@ -35,6 +35,28 @@ async def test_tasks_of_one_definition_share_a_row(dsn):
         assert await count(core, "shape") == 1
 
 
+async def test_many_new_definitions_of_one_request_are_stored_together(dsn):
+    commands = [{"command": ["echo", str(n % 2500)], "name": f"n{n}"} for n in range(2600)]
+    async with engine(dsn) as core, engine(dsn) as other:
+        receipts = await asyncio.gather(submit(core, *commands), submit(other, *reversed(commands)))
+        assert [len(receipt.ids) for receipt in receipts] == [2600, 2600]
+        assert await count(core, "definition") == 2500
+        async with core.database.cold() as connection:
+            assert await connection.fetchval("select count(distinct xmin::text) from definition") <= 6
+            ran = await connection.fetch("select t.name, d.body from task t join definition d on d.id = t.definition")
+        assert all(msgspec.json.decode(row["body"])["command"] == ["echo", str(int(row["name"][1:]) % 2500)] for row in ran)
+
+
+async def test_of_many_new_definitions_the_one_that_is_wrong_is_named_and_nothing_is_stored(dsn):
+    async with engine(dsn) as core:
+        for wrong in ({"queue": "nobody-has-it"}, {"resources": "huge-er"}, {"attempts": 0}, {"secrets": ["nothing"]}):
+            commands = [{"command": ["echo", str(n)]} for n in range(50)]
+            commands[30] |= wrong
+            with pytest.raises(InvalidInput, match="task 30: "):
+                await submit(core, *commands)
+        assert await count(core) == 0
+
+
 async def test_many_single_submits_are_committed_together_and_get_different_ids(dsn):
     async with engine(dsn) as core:
         await submit(core, function())  # the definition is known from here on

@@ -44,6 +44,14 @@ class Contents:
                     await blobs.hold(connection, tenant, bytes.fromhex(digest), f"definition/{interned.id}")
         return interned
 
+    async def checked(self, definition: Definition) -> bool:
+        """Check a definition that needs nothing but itself; False when it must be interned by itself."""
+        if definition.content.secrets or definition.notify or uploads_of(definition):
+            return False
+        check_addressed(definition)
+        await self.definitions.queues.check(definition)
+        return True
+
     async def _check_uploads(self, tenant: int, digests: list[str]) -> None:
         for digest in digests:
             async with self.database.cold() as connection:

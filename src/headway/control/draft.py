@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -62,6 +63,7 @@ _inputs = msgspec.json.Decoder(_Inputs)
 _content = msgspec.msgpack.Encoder(order="deterministic").encode
 _NOTHING = msgspec.Raw(b"null")
 _SPECS_KEPT = 20_000
+_TOGETHER = 1_000  # new definitions stored by one statement
 
 
 def draft_of(spec: TaskSpec) -> Draft:
@@ -99,6 +101,14 @@ def draft_of(spec: TaskSpec) -> Draft:
         if draft.fan.source is not None and all(edge.task != draft.fan.source for edge in draft.edges):
             draft.edges = (*draft.edges, Edge(draft.fan.source))
     return draft
+
+
+@dataclass
+class _New:
+    """Definitions of a request that are not known yet, by the content of their specs, and the drafts that wait for them."""
+
+    definitions: dict[bytes, Definition] = field(default_factory=dict)
+    drafts: list[tuple[Draft, bytes]] = field(default_factory=list)
 
 
 class Drafts:
@@ -146,9 +156,7 @@ class Drafts:
     async def _intern(self, tenant: int, spec: TaskSpec) -> Interned:
         await self.tenants.known(tenant)
         interned = await self.contents.intern(tenant, define(spec, self.tenants.terms(tenant)))
-        if len(self._specs) > _SPECS_KEPT:
-            self._specs.clear()
-        self._specs[(tenant, _content(spec))] = interned
+        self._remember(tenant, _content(spec), interned)
         return interned
 
     async def interned(self, tenant: int, spec: TaskSpec) -> Interned:
@@ -162,18 +170,54 @@ class Drafts:
         _check_count(len(specs))
         names: dict[str, int] = {}
         drafts: list[Draft] = []
+        new = _New()
         for position, spec in enumerate(specs):
             name = spec.name
             try:
                 draft = draft_of(spec)
-                draft.interned = self.known(tenant, spec) or await self._intern(tenant, spec)
+                if (known := self.known(tenant, spec)) is not None:
+                    draft.interned = known
+                elif not await self._put_off(tenant, spec, draft, new):
+                    draft.interned = await self._intern(tenant, spec)
             except HeadwayError as error:
                 raise error.at("task", position) from None
             drafts.append(draft)
             if name is not None and names.setdefault(name, position) != position:
                 names[name] = -1
+            if len(new.definitions) >= _TOGETHER:
+                await self._intern_new(tenant, new)
+        await self._intern_new(tenant, new)
         _resolve(drafts, names)
         return drafts
+
+    async def _put_off(self, tenant: int, spec: TaskSpec, draft: Draft, new: _New) -> bool:
+        """Keep a new definition for later, to be stored with others: a request of ten thousand commands took ten thousand questions."""
+        content = _content(spec)
+        if content not in new.definitions:
+            await self.tenants.known(tenant)
+            definition = define(spec, self.tenants.terms(tenant))
+            if not await self.contents.checked(definition):
+                return False
+            new.definitions[content] = definition
+        new.drafts.append((draft, content))
+        return True
+
+    async def _intern_new(self, tenant: int, new: _New) -> None:
+        if not new.definitions:
+            return
+        found = await self.definitions.intern_many(tenant, list(new.definitions.values()))
+        by_content = dict(zip(new.definitions, found, strict=True))
+        for content, interned in by_content.items():
+            self._remember(tenant, content, interned)
+        for draft, content in new.drafts:
+            draft.interned = by_content[content]
+        new.definitions.clear()
+        new.drafts.clear()
+
+    def _remember(self, tenant: int, content: bytes, interned: Interned) -> None:
+        if len(self._specs) > _SPECS_KEPT:
+            self._specs.clear()
+        self._specs[(tenant, content)] = interned
 
     async def define(self, tenant: int, spec: TaskSpec) -> Definition:
         """What a spec means for a tenant, without storing anything."""
