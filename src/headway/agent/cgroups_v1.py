@@ -231,7 +231,9 @@ def _is_forsaken(base: str, bases: list[str]) -> bool:
 def remove_all(paths: dict[str, str]) -> None:
     for name in {name for path in paths.values() for name in folders(path)}:
         there = {controller: f"{path}/{name}" for controller, path in paths.items() if os.path.isdir(f"{path}/{name}")}
-        with contextlib.suppress(OSError):  # another agent sweeps too
+        if not there:
+            continue  # another agent sweeps too
+        with contextlib.suppress(OSError):
             V1Group(there).remove()
     for path in paths.values():
         with contextlib.suppress(OSError):
