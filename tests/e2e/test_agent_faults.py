@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
@@ -15,6 +14,7 @@ from headway.agent import cgroups, tree
 from headway.agent.clock import boottime
 from headway.domain.lifecycle import Outcome
 from tests.support.agents import AgentProcess, alive, marked_processes, running_agent, until
+from tests.support.processes import command_line
 from tests.support.scripted_server import ScriptedServer
 
 
@@ -116,10 +116,9 @@ def _named(word: str) -> list[int]:
     """Processes of our Python with this word as their last."""
     found = []
     for pid in tree.table():
-        with contextlib.suppress(OSError):  # it ended while we looked
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-            if words[-2:-1] == [word] and words[1] == "-I":
-                found.append(pid)
+        words = command_line(pid).decode(errors="replace").split("\0")
+        if words[-2:-1] == [word] and words[1] == "-I":
+            found.append(pid)
     return found
 
 

@@ -19,6 +19,7 @@ from headway.domain.content import Archive, Content, Requires
 from headway.domain.lifecycle import Outcome
 from tests.support.agents import AgentProcess, running_agent, until
 from tests.support.packages import need
+from tests.support.processes import command_line
 from tests.support.scripted_server import ScriptedServer
 
 MIB = 2**20
@@ -169,14 +170,7 @@ def test_a_task_is_cancelled_while_it_is_being_prepared(server: ScriptedServer, 
 
 
 def _reading(path: Path) -> bool:
-    return any(str(path).encode() in _command_line(pid) for pid in tree.table())
-
-
-def _command_line(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
+    return any(str(path).encode() in command_line(pid) for pid in tree.table())
 
 
 def test_a_preparation_that_died_half_way_is_made_anew(alone: ScriptedServer, tmp_path: Path) -> None:
@@ -188,7 +182,7 @@ def test_a_preparation_that_died_half_way_is_made_anew(alone: ScriptedServer, tm
         number = alone.define(command=("sh", "-c", "cat $HEADWAY_PREPARED/made"), content=content)
         first = alone.order(number)
         until(lambda: _reading(go))
-        preparer = next(pid for pid in tree.children(agent.supervisor()) if b"agent.prepare" in _command_line(pid))
+        preparer = next(pid for pid in tree.children(agent.supervisor()) if b"agent.prepare" in command_line(pid))
         tree.kill([preparer], None)
         alone.wait(lambda: first in alone.finished)
         assert alone.outcome(first) is Outcome.NOT_STARTABLE
@@ -233,7 +227,7 @@ def test_preparation_has_a_time_limit_and_leaves_nothing_running(alone: Scripted
         content = prepared(prepare=("sh", "-c", f"sh -c 'sleep 1000; true' {marker} & sleep 1000"))
         ref = alone.run(alone.define(command=("true",), content=content))
         assert "longer than 1 s" in alone.error(ref)["message"]
-        until(lambda: not any(marker.encode() in _command_line(pid) for pid in tree.table()))
+        until(lambda: not any(marker.encode() in command_line(pid) for pid in tree.table()))
 
 
 @pytest.mark.usefixtures("agent")

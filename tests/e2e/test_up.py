@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from headway.agent import tree
+from tests.support.processes import command_line
 from tests.support.upped import COMMAND, Upped, clean_environment, descendants, upped
 
 
@@ -96,8 +98,7 @@ async def test_a_database_killed_under_it_comes_back_and_tasks_go_on(tmp_path: P
 
 
 def agent_of(up: Upped) -> int:
-    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in up.family()}
-    (agent,) = [pid for pid, words in commands.items() if b"agent" in words]
+    (agent,) = [pid for pid in up.family() if b"agent" in command_line(pid).split(b"\0")]
     return agent
 
 
@@ -124,8 +125,7 @@ def test_an_agent_killed_with_all_its_processes_comes_back(tmp_path: Path) -> No
     with upped(tmp_path) as up:
         wait_for(up, submit(up, "true"))
         agent = agent_of(up)
-        for pid in [agent, *descendants(agent)]:
-            os.kill(pid, signal.SIGKILL)
+        tree.send([agent, *descendants(agent)], signal.SIGKILL)
         assert wait_for(up, submit(up, "true"))["state"] == "succeeded"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import platform
@@ -64,7 +65,10 @@ def test_outside_it_is_a_user_of_its_own(server: ScriptedServer, tmp_path: Path)
 
     def its_user() -> bool:
         done = subprocess.run(["pgrep", "-f", "sleep 6002$"], capture_output=True, text=True)
-        found[:] = [os.stat(f"/proc/{pid}").st_uid for pid in done.stdout.split() if os.path.exists(f"/proc/{pid}")]
+        found.clear()
+        for pid in done.stdout.split():
+            with contextlib.suppress(FileNotFoundError):  # it ended while we looked
+                found.append(os.stat(f"/proc/{pid}").st_uid)
         return len(found) == 3  # the sandbox, number 1 inside, and the program
 
     until(its_user)

@@ -19,6 +19,7 @@ from headway.domain.lifecycle import Outcome
 from headway.domain.stages import Stage
 from tests.support.agents import AgentProcess, until
 from tests.support.confined import LEVELS, ROOM, confining, need_groups, need_sandbox, python, shell
+from tests.support.processes import command_line
 from tests.support.scripted_server import ScriptedServer
 
 QUICKLY_S = 60.0  # for a task that does nothing, beside the hostile one
@@ -193,7 +194,7 @@ def test_a_watch_on_the_disk_that_is_killed_is_replaced_and_knows_who_runs(
     server: ScriptedServer, node: tuple[ScriptedServer, AgentProcess], tmp_path: Path
 ) -> None:
     def watch() -> list[int]:
-        return [pid for pid in tree.children(node[1].supervisor()) if b"disk_process" in _command(pid)]
+        return [pid for pid in tree.children(node[1].supervisor()) if b"disk_process" in command_line(pid)]
 
     wait = f"echo ready; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; cat /dev/zero > file"
     ref = server.order(server.define(command=shell(wait), resources=ROOM))
@@ -204,13 +205,6 @@ def test_a_watch_on_the_disk_that_is_killed_is_replaced_and_knows_who_runs(
     (tmp_path / "go").touch()
     server.wait(lambda: ref in server.finished)
     assert server.outcome(ref) is Outcome.DISK_FULL
-
-
-def _command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def test_a_program_without_rights_to_its_own_folder_leaves_no_trace(server: ScriptedServer, level: str) -> None:

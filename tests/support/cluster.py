@@ -29,6 +29,7 @@ from headway.wire.http import Http, Response
 from tests.support import checker_tasks
 from tests.support.checker import assert_sound
 from tests.support.databases import FAST
+from tests.support.processes import command_line
 from tests.support.upped import clean_environment
 
 T = TypeVar("T")
@@ -133,9 +134,8 @@ class Agent(Process):
         if self.popen is not None and self.popen.poll() is None:
             found["exchange"].append(self.popen.pid)
         for pid in self.marked():
-            with contextlib.suppress(OSError):  # it ended while we looked
-                command = Path(f"/proc/{pid}/cmdline").read_text()
-                found[_part(command)].append(pid)
+            if command := command_line(pid):  # else it ended while we looked
+                found[_part(command.decode(errors="replace"))].append(pid)
         return found
 
     def marked(self) -> set[int]:

@@ -50,7 +50,10 @@ class Upped:
 
     @property
     def dsn(self) -> str:
-        return f"postgresql://headway@/postgres?host={self.folder / 'postgres'}"
+        """As the database says itself: a folder with a long name has its socket elsewhere."""
+        said = self.folder / "postgres" / "postmaster.pid"
+        lines = said.read_text().splitlines() if said.exists() else []
+        return f"postgresql://headway@/postgres?host={lines[4] if len(lines) > 4 else self.folder / 'postgres'}"
 
     async def fetchval(self, question: str) -> object:
         connection = await asyncpg.connect(self.dsn)
