@@ -15,7 +15,7 @@ Rss:               10244 kB
 Pss:                4021 kB
 Pss_Dirty:          1000 kB
 """
-SPIN = "import time\nwhile time.process_time() < 0.2: pass\n"
+SPIN = "import time\nwhile time.process_time() < 0.5: pass\n"
 
 
 def test_pss_is_read_and_nothing_that_begins_like_it() -> None:
@@ -50,7 +50,7 @@ def test_a_tree_holds_grandchildren_and_nobody_else() -> None:
 def test_the_time_of_a_child_that_ended_is_not_lost() -> None:
     before = processes.cpu_seconds([os.getpid()])
     subprocess.run([sys.executable, "-c", SPIN], check=True)
-    assert processes.cpu_seconds([os.getpid()]) - before >= 0.19
+    assert processes.cpu_seconds([os.getpid()]) - before > 0.4  # each of its parts is cut to whole ticks
 
 
 def test_memory_of_a_tree_grows_with_its_processes() -> None:
