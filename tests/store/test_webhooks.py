@@ -113,6 +113,8 @@ async def test_a_message_nobody_takes_dies_and_can_be_sent_again(
         await finish(core, await ScriptedAgent(core).join())
         [row] = await settled(core, "ops", 2)
         assert (row["attempts"], row["status"], row["error"]) == (3, 500, "HTTP 500: said so")
+        with pytest.raises(NotFound, match="no message 'other'"):
+            await core.webhooks.replay(ME, "ops", messages=[row["message"], "other"], dead=False, since=None)
         assert len(await core.webhooks.replay(ME, "ops", messages=[], dead=True, since=None)) == 1
         await settled(core, "ops", 1)
         assert {got.headers["webhook-id"] for got in hook.got} == {row["message"]}

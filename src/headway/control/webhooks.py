@@ -29,6 +29,7 @@ _NAMES = query("webhook.names")
 _NOTIFYING = query("webhook.notifying")
 _DELIVERIES = query("webhook.deliveries")
 _REPLAY = query("webhook.replay")
+_KNOWN = query("webhook.known_messages")
 _SEND = query("webhook.send")
 
 
@@ -114,6 +115,10 @@ class Webhooks:
         if not messages and not dead and since is None:
             raise InvalidInput("nothing to replay is named", field="dead", hint="give messages, dead or since")
         async with self.database.cold() as connection:
+            known = {r["message"] for r in await connection.fetch(_KNOWN, row["id"], messages)}
+            if unknown := [message for message in messages if message not in known]:
+                hint = f"`headway webhook deliveries {name}` lists those that are kept; nothing was sent again"
+                raise NotFound(f"no message {unknown[0][:60]!r} was made for {name}", hint=hint)
             again = [r["id"] for r in await connection.fetch(_REPLAY, row["id"], messages, dead, since)]
         self._changed()
         return again

@@ -104,6 +104,9 @@ where id = $1 and state = 0;
 select d.id, d.task, d.message, d.kind, d.state, d.attempts, d.due_at, d.created_at, d.ended_at, d.status, d.error from delivery d
 where d.webhook = $1 and ($2::smallint is null or d.state = $2) and ($3::bigint is null or d.id < $3) order by d.id desc limit $4;
 
+-- name: known_messages
+select message from delivery where webhook = $1 and message = any ($2::text[]);
+
 -- name: replay
 -- Send again: by message, those that died, or everything made since a moment.
 update delivery set state = 0, attempts = 0, due_at = clock_timestamp(), ended_at = null, status = null, error = null
