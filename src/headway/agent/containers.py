@@ -23,6 +23,17 @@ INSIDE = "/headway"  # where a container finds its input and leaves its result
 PROCESSES, FILES = 512, 4096
 _START = "from headway.agent.contain import main; main()"
 _FOLDER = ("HEADWAY_INPUT", "HEADWAY_RESULT", "HEADWAY_CHECKPOINT_DIR", "HEADWAY_SUBTASKS")
+# An engine that is still busy with a container whose monitor was killed refuses to remove it, so: until it is gone, for a while. $1: which.
+_REMOVE = """
+names=$1; shift
+for name in $names; do
+    tries=0
+    while [ $tries -lt 20 ] && "$@" inspect --type container "$name"; do
+        "$@" rm --force "$name" || sleep 1
+        tries=$((tries + 1))
+    done
+done
+"""
 _HOSTS_OWN = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LC_ALL", "LANG")  # of the node, not of the image
 
 
@@ -81,16 +92,16 @@ class Containers:
 
     def left(self, order: Order) -> None:
         """A container's attempt was ended by force: nothing of it may stay on record."""
-        self._remove([*self._engine, "rm", "--force", self.name_of(order)])
+        self._run(_REMOVE, self.name_of(order))
 
     def remove_leftovers(self) -> None:
         """Containers of an earlier life of this agent."""
         if self._engine:
-            engine = shlex.join(self._engine)
-            find = f"{engine} ps --all --quiet --filter label=headway={self._instance}"
-            self._remove(["/bin/sh", "-c", f"{find} | xargs -r {engine} rm --force"])
+            find = f"{shlex.join(self._engine)} ps --all --quiet --filter label=headway={self._instance}"
+            self._run(f'shift; set -- "$({find})" "$@"\n{_REMOVE}', "")
 
-    def _remove(self, words: list[str]) -> None:
+    def _run(self, script: str, name: str) -> None:
+        words = ["/bin/sh", "-c", script, "sh", name, *self._engine]
         devnull = [(os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_RDWR, 0) for fd in (0, 1, 2)]
         try:
             self.pids.add(os.posix_spawn(words[0], words, self._env, file_actions=devnull, setsid=True, setsigmask=()))
