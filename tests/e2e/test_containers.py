@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -11,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from headway.agent import tree
 from headway.domain.content import Content
 from headway.domain.lifecycle import Outcome
 from headway.domain.resources import Resources
 from tests.support.agents import AgentProcess, marked_processes, running_agent, until
 from tests.support.packages import need
+from tests.support.processes import command_line
 from tests.support.scripted_server import ScriptedServer
 
 ENGINE = "podman --runtime runc"
@@ -131,17 +134,30 @@ def test_an_image_that_is_nowhere_is_told_before_the_start(server: ScriptedServe
     assert "the image localhost/there-is-no-such-image:1 could not be pulled" in server.error(ref)["message"]
 
 
-def test_containers_of_a_killed_agent_are_removed_by_the_next(image: str, tmp_path: Path) -> None:
+def monitors(agent: AgentProcess) -> list[int]:
+    """Processes that watch over containers of this agent; they carry none of its marks."""
+    from headway.agent.main import Agent
+
+    name = f"headway-{Agent(agent.settings).instance}-".encode()
+    return [pid for pid in tree.table() if b"conmon" in (said := command_line(pid)) and name in said]
+
+
+@pytest.mark.parametrize("are", ["running", "stopped"])
+def test_containers_of_a_killed_agent_are_removed_by_the_next(image: str, tmp_path: Path, are: str) -> None:
+    """An agent that is killed while it ends what it finds leaves monitors stopped: it stops everything before it kills."""
     with ScriptedServer() as server:
         with running_agent(tmp_path / "agent", server.url, container_engine=ENGINE) as agent:
             ref = server.order(define(server, image, "echo begun; sleep 1001"))
             server.wait(lambda: "begun" in server.text(ref))
-            for pid in marked_processes(agent) | {agent.pid}:
-                os.kill(pid, 9)
+            assert monitors(agent)
+            if are == "stopped":
+                tree.send(monitors(agent), signal.SIGSTOP)
+            tree.send(marked_processes(agent) | {agent.pid}, signal.SIGKILL)
             agent.process.wait(10)
         with running_agent(tmp_path / "agent", server.url, container_engine=ENGINE) as agent:
             until(lambda: not containers(agent))
             until(lambda: not _sleeping())
+            until(lambda: not monitors(agent))
 
 
 @pytest.mark.usefixtures("agent")

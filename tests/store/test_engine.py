@@ -9,7 +9,7 @@ import pytest
 
 from headway.control.leader import DUTIES, Leader
 from headway.domain.lifecycle import Outcome, State
-from headway.errors import StaleEpoch
+from headway.errors import StaleEpoch, Unavailable
 from headway.store.queries import query
 from tests.support.engine import ScriptedAgent, done, engine, eventually, function, state_of, submit
 
@@ -472,6 +472,23 @@ async def test_a_node_declared_lost_is_given_nothing_by_a_planner_that_has_not_h
             got += orders
             await other.succeed(*orders)
         assert {(order.id, order.attempt) for order in got} == {(task, 1) for task in ids}
+
+
+async def test_orders_go_out_though_the_database_goes_away_right_after_they_were_leased(dsn, monkeypatch):
+    async with engine(dsn) as core:
+        lost, other = await ScriptedAgent(core, "lost").join(), await ScriptedAgent(core, "other").join()
+        await other.say()
+        async with core.database.cold() as connection:
+            await connection.execute("update node set state = 1 where id = $1", lost.id)
+
+        async def away() -> bool:
+            raise Unavailable("the database is away")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(core.fleet, "refresh", away)
+            await submit(core, *[function(resources={"cpus": 1}) for _ in range(8)])
+            got = await other.orders(2, seconds=60)
+        assert [order.attempt for order in got] == [1, 1], "some of the plan was for the lost node, which is looked at then"
 
 
 async def test_two_servers_finish_and_release_the_same_rows_without_a_deadlock(dsn):

@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 
+from headway.agent import tree
 from headway.domain.isolation import EVERYTHING
 from headway.domain.task import Definition
 from headway.logs import log
@@ -23,9 +25,8 @@ INSIDE = "/headway"  # where a container finds its input and leaves its result
 PROCESSES, FILES = 512, 4096
 _START = "from headway.agent.contain import main; main()"
 _FOLDER = ("HEADWAY_INPUT", "HEADWAY_RESULT", "HEADWAY_CHECKPOINT_DIR", "HEADWAY_SUBTASKS")
-# An engine that is still busy with a container whose monitor was killed refuses to remove it, so: until it is gone, for a while. $1: which.
+# An engine that is still busy with a container whose monitor was killed refuses to remove it, so: until it is gone, for a while.
 _REMOVE = """
-names=$1; shift
 for name in $names; do
     tries=0
     while [ $tries -lt 20 ] && "$@" inspect --type container "$name"; do
@@ -92,16 +93,23 @@ class Containers:
 
     def left(self, order: Order) -> None:
         """A container's attempt was ended by force: nothing of it may stay on record."""
-        self._run(_REMOVE, self.name_of(order))
+        self._remove(f"names={self.name_of(order)}")
 
     def remove_leftovers(self) -> None:
         """Containers of an earlier life of this agent."""
         if self._engine:
-            find = f"{shlex.join(self._engine)} ps --all --quiet --filter label=headway={self._instance}"
-            self._run(f'shift; set -- "$({find})" "$@"\n{_REMOVE}', "")
+            self._wake_monitors()
+            self._remove(f'names=$("$@" ps --all --quiet --filter label=headway={self._instance})')
 
-    def _run(self, script: str, name: str) -> None:
-        words = ["/bin/sh", "-c", script, "sh", name, *self._engine]
+    def _wake_monitors(self) -> None:
+        """An agent stops all it finds before it kills them, and may be killed in between. Monitors have no marks; when they go on they see
+        that their container has ended, and end too."""
+        name = f"headway-{self._instance}-".encode()
+        found = [pid for pid in tree.table() if any(word.startswith(name) for word in tree.words(pid))]
+        tree.send(found, signal.SIGCONT)
+
+    def _remove(self, names: str) -> None:
+        words = ["/bin/sh", "-c", f"{names}\n{_REMOVE}", "sh", *self._engine]
         devnull = [(os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_RDWR, 0) for fd in (0, 1, 2)]
         try:
             self.pids.add(os.posix_spawn(words[0], words, self._env, file_actions=devnull, setsid=True, setsigmask=()))

@@ -74,6 +74,15 @@ def environ(pid: int) -> bytes:
         return b""
 
 
+def words(pid: int) -> list[bytes]:
+    """Its command line; empty when it is gone."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:
+        return []
+
+
 def carries(*marks: str) -> Marked:
     """Whether an environment has all of these NAME=value."""
     wanted = [f"\0{mark}\0".encode() for mark in marks]

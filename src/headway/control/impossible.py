@@ -26,7 +26,7 @@ from headway.wire.exchange import ErrorInfo
 
 LOOK_S = 5.0
 CHUNK = 100
-PART_S = 0.05  # between parts, for which the duty's row is shared: the leader's own beat must come to it, also behind a million tasks
+PART_S = 0.05  # between parts: also behind a million of them the others get their turn at the database
 _LOCK = query("task.lock_ready")
 
 

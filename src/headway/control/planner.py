@@ -421,11 +421,11 @@ class Planner:
             # Unknown whether they were leased: forget what was assumed, and let count and rescan tell.
             self.step_down()
             raise
+        self.dispatch(rows, sessions)  # before anything else is asked: they are leased, and their nodes must hear of it
         if len(rows) < len(wanted):
             await self._refused(plan, {row["id"] for row in rows})
         else:
             telemetry.waited(max(0.0, (self.clock.now() - min(row["eligible_at"] for row in rows)).total_seconds()))
-        self.dispatch(rows, sessions)
         return len(rows)
 
     async def _refused(self, plan: list[Placed], leased: set[int]) -> None:

@@ -15,6 +15,7 @@ from headway.policy.promotion import lead, room_in
 AVERAGE_S = 10.0  # how long a finish counts towards the rate
 LOOK_S = 0.5  # rates over shorter times say nothing
 SIZES_S = 300.0  # how long the size of what ended is remembered
+STEPS = 64  # sizes within one in so many are the same: there may be as many as there are tasks
 
 
 @dataclass
@@ -32,7 +33,7 @@ class Pressure:
     _part: float = 0.0  # of the fleet, that a large urgent task takes
     _urgent: int = 0  # since it was looked at
     _ended: int = 0
-    _sizes: dict[float, float] = field(default_factory=dict)  # parts of the fleet that ends gave back -> how many, faded
+    _sizes: dict[int, float] = field(default_factory=dict)  # parts of the fleet that ends gave back, as steps -> how many, faded
 
     def came(self, count: int, part: float, now: float, *, under_part: bool) -> None:
         """Urgent tasks have come, each of which takes `part` of the fleet.
@@ -51,7 +52,8 @@ class Pressure:
 
     def freed(self, count: int, part: float) -> None:
         """Each of these ends gave back `part` of the fleet."""
-        self._sizes[part] = self._sizes.get(part, 0.0) + count
+        step = _step(part)
+        self._sizes[step] = self._sizes.get(step, 0.0) + count
 
     def look(
         self, now: float, utilisation: float, waiting: Callable[[], Iterable[tuple[float, float]]], largest: Callable[[], float]
@@ -84,12 +86,13 @@ class Pressure:
         return True
 
     def _fade(self, keep: float) -> None:
-        self._sizes = {part: left for part, count in self._sizes.items() if (left := count * keep) > 0.01}
+        self._sizes = {step: left for step, count in self._sizes.items() if (left := count * keep) > 0.01}
 
     def _as_large(self, part: float) -> float:
         """The part of the ends that left at least so much room; all, when nothing is known."""
         known = sum(self._sizes.values())
-        return sum(count for size, count in self._sizes.items() if size >= part * 0.999) / known if known else 1.0
+        least = _step(part)
+        return sum(count for step, count in self._sizes.items() if step >= least) / known if known else 1.0
 
     @property
     def keep(self) -> bool:
@@ -110,3 +113,8 @@ class Pressure:
 def _averaged(before: float, seen: float, passed: float, over: float) -> float:
     keep = math.exp(-passed / over)
     return keep * before + (1 - keep) * seen
+
+
+def _step(part: float) -> int:
+    """Sizes in order, by steps; those below a billionth of the fleet are one."""
+    return round(math.log(max(part, 1e-9)) * STEPS)

@@ -149,3 +149,12 @@ def test_nothing_that_is_due_is_forgotten_while_the_peak_comes_and_goes(tasks, p
             gone += len(placed.keys)
             board.hold(1, placed.group, -len(placed.keys))
     assert gone == sum(at <= 0 for _, at in tasks)
+
+
+def test_a_tenant_with_ever_other_sizes_does_not_fill_the_memory_of_them():
+    pressure = Pressure()
+    for n in range(1, 100_000):
+        pressure.freed(1, n / 100_000)
+    assert len(pressure._sizes) < 2_000
+    assert pressure._as_large(0.5) == pytest.approx(0.5, abs=0.02)
+    assert pressure._as_large(0.0) == 1.0
