@@ -1,53 +1,56 @@
 """The process that delivers output to syslog, journald, files and web addresses, line by line (H9).
 
-Records come on descriptor 0 (agent/loggers.py). A destination that fails is tried again for a short while, then its lines are dropped:
-Headway keeps the output itself, so nothing is lost that cannot be had from there.
+Records come on descriptor 0 (agent/loggers.py). A destination that fails is tried again for a short while, then it is down: its lines
+are dropped and counted, and every few seconds one is tried. Headway keeps the output itself, so nothing is lost that cannot be had from
+there. Those who must know are told: the supervisor, of each attempt with lines that did not arrive, and of each destination that is
+down or back; and the destination, when it is back, by a line on what it missed.
 """
 
 from __future__ import annotations
 
-import http.client
-import os
-import re
 import select
 import signal
 import socket
-import ssl
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from headway.agent.fetching import CannotFetch, allowed
-from headway.agent.link import READ, Frames
+from headway.agent.destinations import Away, Destinations, Line, Refused, address, is_web
+from headway.agent.link import READ, Frames, frame
 
-FILE_LIMIT = 16 * 2**20  # then the file becomes FILE.1, and a new one is begun
-LINE_LIMIT = 8192
+LINE_LIMIT = 8192  # a longer line arrives as several
 BATCH = 500
 WAIT_S = 0.2  # lines for a web address wait so long for company
-TIMEOUT_S = 5.0
-_INFO, _ERROR = 14, 11  # syslog: user facility, informational or error
-_STREAMS = {1: "stdout", 2: "stderr"}
-_NOT_A_NAME = re.compile(r"[^A-Za-z0-9._/-]")
+AGAIN_S = 5.0  # a destination that is down is tried so often
+PAUSES = (0.0, 0.1, 0.5)  # before each try of one that was not
+KEPT = 10_000  # attempts and destinations of which it is known what did not arrive
+T = TypeVar("T")
+Ref = tuple[int, int]
 
 
-class Line(NamedTuple):
-    task: int
-    attempt: int
-    name: str
-    stream: int
-    at_ms: int
-    text: str
+class Down(NamedTuple):
+    until: float  # monotonic
+    why: str
+
+
+class Missed(NamedTuple):
+    lines: int
+    since_ms: int
+    why: str
 
 
 class Deliverer:
-    def __init__(self, settings: list[Any]) -> None:
-        self._syslog, self._journald, self._folder, self._hosts = settings
+    def __init__(self, settings: list[Any], say: Callable[[list[Any]], None]) -> None:
+        self._destinations, self._say = Destinations(settings), say
         self._partial: dict[tuple[str, int, int, int], tuple[str, bytes]] = {}
         self._batches: dict[str, list[Line]] = {}
-        self._sockets: dict[str, socket.socket] = {}
+        self._ending: dict[str, list[tuple[Ref, int]]] = {}  # attempts that have ended and whose last lines wait in a batch
+        self._down: dict[str, Down] = {}  # by address
+        self._missed: dict[str, Missed] = {}  # by destination: what it did not get since it got something
+        self._lost: dict[Ref, Missed] = {}  # by attempt
+        self._flush_at = 0.0
 
     def take(self, record: list[Any]) -> None:
         """Whole lines are delivered; the rest waits for its end."""
@@ -59,132 +62,148 @@ class Deliverer:
         if rest:
             self._partial[key] = (name, rest)
         for raw in whole:
-            self._line(where, Line(task, attempt, name, stream, at_ms, raw[:LINE_LIMIT].decode(errors="replace")))
+            for at in range(0, max(len(raw), 1), LINE_LIMIT):
+                text = raw[at : at + LINE_LIMIT].decode(errors="replace")
+                self._line(where, Line(task, attempt, name, stream, at_ms, text))
+
+    def ended(self, where: str, ref: Ref, sequence: int, unsent: int, at_ms: int) -> None:
+        """Nothing more comes of this attempt: a line without an end is a line too. `unsent` never came here."""
+        for stream in (1, 2):
+            if (found := self._partial.pop((where, *ref, stream), None)) is not None:
+                name, rest = found
+                self._line(where, Line(*ref, name, stream, at_ms, rest.decode(errors="replace")))
+        if unsent:
+            _add(self._lost, ref, unsent, at_ms, "lines came faster than they could be delivered")
+            _add(self._missed, where, unsent, at_ms, "lines came faster than they could be delivered")
+        if where in self._batches:
+            self._ending.setdefault(where, []).append((ref, sequence))
+        else:
+            self._settle(where, ref, sequence)
+
+    def _settle(self, where: str, ref: Ref, sequence: int) -> None:
+        if (lost := self._lost.pop(ref, None)) is not None:
+            lines = f"{lost.lines} line{'s' * (lost.lines != 1)}"
+            text = f"[headway: {lines} of this output did not reach the logger {address(where)}: {lost.why}]"
+            self._say(["ended", *ref, sequence, text])
 
     def _line(self, where: str, line: Line) -> None:
-        if where.startswith("http"):
-            batch = self._batches.setdefault(where, [])
-            batch.append(line)
-            if len(batch) >= BATCH:
-                self.flush()
+        if not is_web(where):
+            self._deliver(where, [line])
             return
-        kind, _, rest = where.partition(":")
-        self._try(
-            {"syslog": self._to_syslog, "journald": self._to_journald}.get(kind) or (lambda one: self._to_file(rest, one)), line
-        )
+        if not self._batches:
+            self._flush_at = time.monotonic() + WAIT_S
+        batch = self._batches.setdefault(where, [])
+        batch.append(line)
+        if len(batch) >= BATCH:
+            self.flush()
 
-    def _try(self, deliver: Callable[[Line], None], line: Line) -> None:
-        for pause in (0.0, 0.1, 0.5):
-            time.sleep(pause)
-            try:
-                deliver(line)
-            except OSError:
-                for known in self._sockets.values():
-                    known.close()
-                self._sockets.clear()
-            else:
-                return
+    @property
+    def wait_s(self) -> float | None:
+        """Until there is something to do."""
+        return max(self._flush_at - time.monotonic(), 0.0) if self._batches else None
 
     def flush(self) -> None:
         batches, self._batches = self._batches, {}
         for where, lines in batches.items():
-            body = b"".join(
-                msgspec.json.encode({**line._asdict(), "task": str(line.task), "stream": _STREAMS[line.stream]}) + b"\n"
-                for line in lines
-            )
-            for pause in (0.0, 0.2, 1.0):
-                time.sleep(pause)
-                try:
-                    self._post(where, body)
-                except (OSError, http.client.HTTPException):
-                    continue
-                except CannotFetch:
-                    break  # not allowed: no use in trying again
-                break
+            self._deliver(where, lines)
+            for ref, sequence in self._ending.pop(where, ()):
+                self._settle(where, ref, sequence)
 
     def end(self) -> None:
-        """Lines that never ended are lines too."""
-        for (where, task, attempt, stream), (name, rest) in self._partial.items():
-            self._line(where, Line(task, attempt, name, stream, round(time.time() * 1000), rest.decode(errors="replace")))
-        self._partial.clear()
+        """The supervisor is gone."""
+        for where, task, attempt, _ in list(self._partial):
+            self.ended(where, (task, attempt), 0, 0, round(time.time() * 1000))
         self.flush()
 
-    # --- destinations
+    # --- trying
 
-    def _to_syslog(self, line: Line) -> None:
-        priority = _ERROR if line.stream == 2 else _INFO
-        moment = time.strftime("%b %e %H:%M:%S", time.localtime(line.at_ms / 1000))
-        tag = re.sub(r"[^A-Za-z0-9_.-]", "_", line.name)[:48]
-        self._datagram(self._syslog, f"<{priority}>{moment} headway/{tag}[{line.task}]: {line.text}".encode())
+    def _deliver(self, where: str, lines: list[Line]) -> None:
+        to = address(where)
+        down = self._down.get(to)
+        if down is not None and time.monotonic() < down.until:
+            self._lose(where, lines, down.why)
+            return
+        why = ""
+        for pause in PAUSES if down is None else (0.0,):
+            time.sleep(pause)
+            try:
+                self._destinations.send(where, [*self._gap(where, lines[0]), *lines])
+            except Refused as error:
+                self._lose(where, lines, str(error))
+                return
+            except Away as error:
+                why = str(error)
+            else:
+                self._took(where, to)
+                return
+        if down is None:
+            self._say(["down", to, why])
+        _keep(self._down, to, Down(time.monotonic() + AGAIN_S, why))
+        self._lose(where, lines, why)
 
-    def _to_journald(self, line: Line) -> None:
-        fields = {
-            "MESSAGE": line.text, "PRIORITY": "3" if line.stream == 2 else "6", "SYSLOG_IDENTIFIER": "headway",
-            "HEADWAY_TASK": str(line.task), "HEADWAY_ATTEMPT": str(line.attempt), "HEADWAY_NAME": line.name.replace("\n", " "),
-        }  # fmt: skip
-        self._datagram(self._journald, b"".join(f"{name}={value}\n".encode() for name, value in fields.items()))
+    def _gap(self, where: str, before: Line) -> list[Line]:
+        """What to say there before this line."""
+        if (missed := self._missed.get(where)) is None:
+            return []
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(missed.since_ms / 1000))
+        text = f"[headway: {missed.lines} lines from {since} on did not arrive here: {missed.why}]"
+        return [before._replace(stream=2, text=text)]
 
-    def _datagram(self, address: str, data: bytes) -> None:
-        """To a socket's path, or to host:port by UDP."""
-        to = self._sockets.get(address)
-        if to is None:
-            host, _, port = address.rpartition(":")
-            local = address.startswith("/")
-            to = socket.socket(socket.AF_UNIX if local else socket.AF_INET, socket.SOCK_DGRAM)
-            to.connect(address if local else (host, int(port)))
-            self._sockets[address] = to
-        to.send(data)
+    def _took(self, where: str, to: str) -> None:
+        missed = self._missed.pop(where, None)
+        if self._down.pop(to, None) is not None:
+            self._say(["back", to, missed.lines if missed else 0])
 
-    def _to_file(self, name: str, line: Line) -> None:
-        parts = [part for part in _NOT_A_NAME.sub("_", name).split("/") if part not in ("", ".", "..")]
-        path = os.path.join(self._folder, *parts)
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(line.at_ms / 1000)) + f".{line.at_ms % 1000:03}Z"
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "ab") as file:
-            file.write(f"{moment} {line.task}/{line.attempt} {_STREAMS[line.stream]} {line.text}\n".encode())
-            size = file.tell()
-        if size > FILE_LIMIT:
-            os.replace(path, f"{path}.1")
+    def _lose(self, where: str, lines: list[Line], why: str) -> None:
+        for line in lines:
+            ref = (line.task, line.attempt)
+            if ref not in self._lost:
+                self._say(["lost", *ref, f"[headway: lines do not reach the logger {address(where)}: {why}]"])
+            _add(self._lost, ref, 1, line.at_ms, why)
+            _add(self._missed, where, 1, line.at_ms, why)
 
-    def _post(self, url: str, body: bytes) -> None:
-        parts = urlsplit(url)
-        if not allowed(parts.hostname or "", self._hosts):
-            raise CannotFetch(f"{parts.hostname!r} is not in fetch_hosts")
-        secure = parts.scheme == "https"
-        to = (
-            http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S, context=ssl.create_default_context())
-            if secure
-            else http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
-        )
-        try:
-            path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-            to.request("POST", path, body=body, headers={"content-type": "application/x-ndjson", "user-agent": "headway"})
-            if to.getresponse().status >= 500:
-                raise OSError("the server cannot take it now")
-        finally:
-            to.close()
+
+def _add(to: dict[T, Missed], key: T, lines: int, at_ms: int, why: str) -> None:
+    before = to.get(key) or Missed(0, at_ms, "")
+    _keep(to, key, Missed(before.lines + lines, before.since_ms, why))
+
+
+def _keep(to: dict[T, Any], key: T, value: Any) -> None:
+    """Those who never come again make room for others."""
+    if key not in to and len(to) >= KEPT:
+        del to[next(iter(to))]
+    to[key] = value
 
 
 def main() -> None:
     """Until the supervisor is gone."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end of the input is the end
     source, frames = socket.socket(fileno=0), Frames()
+
+    def say(message: list[Any]) -> None:
+        try:
+            source.sendall(frame(message))
+        except OSError:  # gone: nobody asks any more
+            return
+
     deliverer: Deliverer | None = None
     while True:
-        readable, _, _ = select.select([source], [], [], WAIT_S)
+        readable, _, _ = select.select([source], [], [], deliverer.wait_s if deliverer is not None else None)
+        if deliverer is not None and deliverer.wait_s == 0.0:
+            deliverer.flush()
         if not readable:
-            if deliverer is not None:
-                deliverer.flush()
             continue
         data = source.recv(READ)
         if not data:
             break
         for body in frames.feed(data):
-            record = msgspec.msgpack.decode(body)
+            kind, *record = msgspec.msgpack.decode(body)
             if deliverer is None:
-                deliverer = Deliverer(record)
-            else:
+                deliverer = Deliverer(record, say)
+            elif kind == "said":
                 deliverer.take(record)
+            else:
+                where, task, attempt, sequence, unsent, at_ms = record
+                deliverer.ended(where, (task, attempt), sequence, unsent, at_ms)
     if deliverer is not None:
         deliverer.end()

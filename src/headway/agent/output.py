@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 
+from headway.agent.loggers import Tee
 from headway.agent.spools import Spool
 from headway.wire.exchange import Output, Progress
 
@@ -75,7 +76,7 @@ class Capture:
         attempt: int,
         limit: int,
         secrets: Collection[str] = (),
-        tee: Callable[[int, bytes, int], None] | None = None,
+        tee: Tee | None = None,
         spool: Spool | None = None,
     ) -> None:
         self.task, self.attempt = task, attempt
@@ -98,8 +99,10 @@ class Capture:
 
     def _feed(self, stream: int, data: bytes, at_ms: int) -> tuple[list[Output], Progress | None]:
         progress = self._progress(data) if stream == STDOUT else None
+        noted: list[Output] = []
         if self._tee is not None and data:
-            self._tee(stream, data, at_ms)
+            self._tee.send(stream, data, at_ms)
+            noted = self._pieces(STDERR, self._tee.take_note(), at_ms)
         if self._spool is not None and data:
             self._spool.write(data)
         if stream == STDERR:
@@ -108,7 +111,7 @@ class Capture:
         ready, rest = data[:room] if room > 0 else b"", data[room:] if room > 0 else data
         if rest:
             self._keep(stream, rest, at_ms)
-        return self._pieces(stream, ready, at_ms), progress
+        return noted + self._pieces(stream, ready, at_ms), progress
 
     def close(self, at_ms: int) -> list[Output]:
         """The kept end, with a line for what was cut before it."""
@@ -120,6 +123,9 @@ class Capture:
         for stream, at, data in self._tail:
             found += self._pieces(stream, data, at)
         self._tail.clear()
+        if self._tee is not None:
+            self._sequence += 1  # kept for a line on what its logger did not get
+            self._tee.ended(self._sequence, at_ms)
         if self._spool is not None:
             self._spool.close(cut=self._cut > 0)
         return found

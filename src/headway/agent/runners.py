@@ -233,7 +233,7 @@ class Runners:
         if kind == "did":
             _, count, items, busy_ns, last_ns, tired, output = message
             self._read_pipes(runner)  # before the tasks that wrote into them are gone
-            if output or runner.captures:
+            if output or runner.captures or runner.logged:
                 self._printed(runner, output)
                 self._close_captures(runner, items, count)
             self._outbox.add_encoded("finished", count, items)

@@ -140,9 +140,10 @@ class Supervisor:
         self.containers = Containers(engine, setup.instance, env)
         if (self.preparations.root / CONTAINERS).exists():
             self.containers.remove_leftovers()
-        self.loggers = Loggers(terms, setup.work_dir, {name: value for name, value in env.items() if name != INSTANCE})
+        unmarked = {name: value for name, value in env.items() if name != INSTANCE}
+        self.loggers = Loggers(terms, setup.work_dir, unmarked, self.loop, self.outbox)
         credentials = {name: os.environ[name] for name in CREDENTIALS if name in os.environ}
-        self.spools = Spools(terms, setup.work_dir, {name: value for name, value in (env | credentials).items() if name != INSTANCE})
+        self.spools = Spools(terms, setup.work_dir, unmarked | credentials)
         self.granted = Granted(self.preparations.ready, terms.volumes, self.containers, self.loggers, self.spools)
         spawner = Spawner(env, self.granted, self.places)
         self.executables = Executables(self.loop, self.outbox, spawner, self.places, setup.instance, terms.max_output)
@@ -211,6 +212,7 @@ class Supervisor:
         self._kill_everything()
         self.places.close()
         self.door.close()
+        self.loggers.close()
         self.survivor.dismiss()
 
     def _timeout(self) -> float:
