@@ -90,14 +90,24 @@ def test_a_schedule_takes_its_script_along(up: Upped, tmp_path: Path) -> None:
         until(lambda: "succeeded" in {view.state for view in client.page(name="often").tasks})
 
 
-def test_a_url_without_a_checksum_is_what_it_was_when_it_was_first_fetched(client: Client, site: str, folder: Path) -> None:
+def test_a_url_without_a_checksum_is_what_it_was_when_it_was_first_fetched(
+    up: Upped, client: Client, site: str, folder: Path
+) -> None:
     script = folder / "site" / "job.sh"
     script.write_text("echo first")
     task = client.submit(executable=f"{site}/job.sh")
     assert logged(client, task.id) == "first\n"
     script.write_text("echo changed")
-    with pytest.raises(TaskFailed, match="is not what it was when it was first fetched"):
+    with pytest.raises(TaskFailed, match=f"is not what it was when it was first fetched.*headway pin rm {site}/job.sh"):
         client.submit(executable=f"{site}/job.sh", args=["another definition"]).result(120)
+    assert f"{site}/job.sh" in up.headway("pin", "ls").stdout
+    assert up.headway("pin", "rm", f"{site}/job.sh").returncode == 0
+    assert logged(client, client.submit(executable=f"{site}/job.sh", args=["a third one"]).id) == "changed\n"
+    assert "`headway pin ls` lists them" in up.headway("pin", "rm", f"{site}/other.sh").stderr
+
+
+def test_a_scheme_that_nobody_fetches_is_refused(up: Upped) -> None:
+    assert "'ftp://127.0.0.1/job.sh' has an unknown scheme" in up.headway("run", "--executable", "ftp://127.0.0.1/job.sh").stderr
 
 
 def test_a_url_with_a_checksum_must_have_that_content(client: Client, site: str, folder: Path) -> None:

@@ -6,14 +6,13 @@ import http.client
 import os
 import re
 import socket
-import ssl
 import time
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 
-from headway.agent.fetching import allowed
+from headway.agent.fetching import CannotFetch, allowed, check_address, connect
 
 FILE_LIMIT = 16 * 2**20  # then the file becomes FILE.1, and a new one is begun
 TIMEOUT_S = 5.0
@@ -125,16 +124,15 @@ class Destinations:
         body = b"".join(
             msgspec.json.encode({**line._asdict(), "task": str(line.task), "stream": _STREAMS[line.stream]}) + b"\n" for line in lines
         )
-        to = (
-            http.client.HTTPSConnection(host, parts.port, timeout=TIMEOUT_S, context=ssl.create_default_context())
-            if parts.scheme == "https"
-            else http.client.HTTPConnection(host, parts.port, timeout=TIMEOUT_S)
-        )
+        to = connect(url, None, TIMEOUT_S)
         try:
+            check_address(to, host, self._hosts)
             path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
             to.request("POST", path, body=body, headers={"content-type": "application/x-ndjson", "user-agent": "headway"})
             answer = to.getresponse()
             said = f"it answered {answer.status} {answer.reason}"
+        except CannotFetch as error:
+            raise Refused(str(error)) from None
         finally:
             to.close()
         if answer.status >= 500 or answer.status in _LATER:

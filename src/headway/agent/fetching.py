@@ -1,7 +1,8 @@
 """Fetching files that are not on the node: uploads from a server, URLs from hosts that the operator allowed (H1).
 
 A URL's host is checked at every redirect, and the address it turned out to have is checked before anything is sent: link-local
-addresses (where clouds keep credentials) are never asked, whatever a name resolves to.
+addresses (where clouds keep credentials) are never asked, whatever a name resolves to, and this machine itself only where the
+operator wrote the host without a pattern.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import ssl
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
+
+from headway.domain.units import size_text
 
 TIMEOUT_S = 30.0
 REDIRECTS = 5
@@ -33,31 +36,35 @@ def allowed(host: str, patterns: list[str]) -> bool:
 
 def fetch_url(url: str, target: Path, *, hosts: list[str], limit: int) -> str:
     """Fetch a URL into a file; returns the SHA-256 of what came."""
+    first, by = url, ""
     for _ in range(REDIRECTS + 1):
         parts = urlsplit(url)
         host = parts.hostname or ""
         if parts.scheme not in ("http", "https") or not host:
-            raise CannotFetch(f"{url!r} is not a URL we fetch")
+            raise CannotFetch(f"{url!r} is not a URL we fetch{by}")
         if not allowed(host, hosts):
             known = ", ".join(hosts) or "none"
-            raise CannotFetch(f"this node may not fetch from {host!r}; the operator allows: {known} (setting fetch_hosts)")
-        connection = _connect(url, None)
+            raise CannotFetch(f"this node may not fetch from {host!r}{by}; the operator allows: {known} (setting fetch_hosts)")
+        connection = connect(url, None)
         try:
-            _refuse_link_local(connection, host)
+            check_address(connection, host, hosts)
             path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
             connection.request("GET", path, headers={"user-agent": "headway", "accept": "*/*"})
             response = connection.getresponse()
             if response.status in _MOVED and (where := response.getheader("location")):
-                url = urljoin(url, where)
+                url, by = urljoin(url, where), f" (redirected from {first})"
                 continue
             if response.status != 200:
-                raise CannotFetch(f"{url} answered {response.status} {response.reason}")
+                raise CannotFetch(f"{url}{by} answered {response.status} {response.reason}")
             return _keep(response, target, limit, url)
-        except (OSError, http.client.HTTPException) as error:
-            raise CannotFetch(f"{url} could not be fetched: {error}") from None
+        except TimeoutError:
+            raise CannotFetch(f"{url}{by} could not be fetched: nothing came for {TIMEOUT_S:g} s") from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise CannotFetch(f"{url}{by} could not be fetched: {why}") from error
         finally:
             connection.close()
-    raise CannotFetch(f"{url} redirects more than {REDIRECTS} times")
+    raise CannotFetch(f"{first} redirects more than {REDIRECTS} times")
 
 
 class Servers:
@@ -85,7 +92,7 @@ class Servers:
     def _ask(self, method: str, path: str, body: str | None = None) -> http.client.HTTPResponse:
         why = "no server"
         for url in self._urls:
-            connection = _connect(url, self._tls_ca)
+            connection = connect(url, self._tls_ca)
             headers = {"authorization": f"Bearer {self._token or ''}", "content-type": "application/json"}
             try:
                 connection.request(method, path, body=body, headers=headers)
@@ -108,30 +115,38 @@ def _detail(response: http.client.HTTPResponse) -> str:
         return f"the server answered {response.status}"
 
 
-def _connect(url: str, tls_ca: str | None) -> http.client.HTTPConnection:
+def connect(url: str, tls_ca: str | None, timeout: float = TIMEOUT_S) -> http.client.HTTPConnection:
     parts = urlsplit(url)
     if parts.scheme == "https":
         context = ssl.create_default_context(cafile=tls_ca)
-        return http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S, context=context)
-    return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
+        return http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=timeout, context=context)
+    return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
 
 
-def _refuse_link_local(connection: http.client.HTTPConnection, host: str) -> None:
+def check_address(connection: http.client.HTTPConnection, host: str, hosts: list[str]) -> None:
+    """Connect, and look whom a name led to before anything is said there."""
     connection.connect()
     address = ipaddress.ip_address(connection.sock.getpeername()[0])
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
         address = address.ipv4_mapped
     if address.is_link_local:
-        raise CannotFetch(f"{host!r} is the link-local address {address}: nothing is fetched from there")
+        raise CannotFetch(f"{host!r} is the link-local address {address}: nothing is asked there")
+    if address.is_loopback and host.lower() not in (name.lower() for name in hosts):
+        raise CannotFetch(f"{host!r} is this node itself ({address}): the operator must name it in fetch_hosts without a pattern")
 
 
 def _keep(response: http.client.HTTPResponse, target: Path, limit: int, what: str) -> str:
+    too_large = f"{what} is larger than {size_text(limit)}, the most that this node keeps (setting prepared_size)"
+    if (response.length or 0) > limit:
+        raise CannotFetch(too_large)
     digest, size = hashlib.sha256(), 0
     with open(target, "wb") as file:
         while piece := response.read(PIECE):
             size += len(piece)
             if size > limit:
-                raise CannotFetch(f"{what} is larger than {limit} bytes")
+                raise CannotFetch(too_large)
             digest.update(piece)
             file.write(piece)
+    if response.length:  # what is still to come, and does not: http.client says nothing
+        raise CannotFetch(f"{what} broke off after {size} of {size + response.length} bytes")
     return digest.hexdigest()

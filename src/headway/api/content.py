@@ -128,7 +128,7 @@ async def unpin(request: Http) -> Response[bytes]:
     async with core_of(request).database.cold() as connection:
         found = await connection.fetchval(_UNPIN, caller.tenant, url) if "\0" not in url else None
     if found is None:
-        raise NotFound("that URL is not pinned", hint="GET /v1/pins lists them")
+        raise NotFound("that URL is not pinned", hint="`headway pin ls` lists them")
     return answer({"url": found})
 
 

@@ -1,4 +1,4 @@
-"""`secret set|ls|rm`, `once KEY` and `runner check`: what tasks may know, what they do once, and what calls their functions."""
+"""`secret set|ls|rm`, `pin ls|rm`, `once KEY` and `runner check`: what tasks may know, run and do once, and what calls their functions."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ secret = group(
         "headway secret ls",
         "headway submit --secret db-password -- ./load.sh",
     ],
+)
+pin = group(
+    "Pins: what URLs without a checksum were when they were first fetched.",
+    examples=["headway pin ls", "headway pin rm https://files.example/job.sh"],
 )
 once_app = group("An effect that happens once.")
 runner = group("Warm runners for other languages.", examples=["headway runner check --functions functions.lua -- lua runner.lua"])
@@ -70,6 +74,31 @@ def rm(terminal: Terminal, name: Annotated[str, typer.Argument(metavar="NAME")])
     async def ask(server: Server) -> None:
         view = await server.send("DELETE", f"/v1/secrets/{quote(name, safe='')}", dict[str, Any])
         terminal.answer(view, ids=[name], table=lambda: f"{name} is removed")
+
+    talk(terminal, ask)
+
+
+@command(pin, "ls", examples=["headway pin ls", "headway pin ls --json"])
+def ls_pins(terminal: Terminal) -> None:
+    """List URLs and the checksums that they were pinned to."""
+    from headway.cli.session import talk
+
+    async def ask(server: Server) -> None:
+        found = await server.get("/v1/pins", list[dict[str, Any]])
+        rows = [[one["url"], f"sha256:{one['sha256']}", one["pinned_at"][:19]] for one in found]
+        terminal.answer(found, ids=[one["url"] for one in found], table=lambda: table(["URL", "CHECKSUM", "PINNED"], rows))
+
+    talk(terminal, ask)
+
+
+@command(pin, "rm", examples=["headway pin rm https://files.example/job.sh"])
+def rm_pin(terminal: Terminal, address: Annotated[str, typer.Argument(metavar="URL")]) -> None:
+    """Forget what a URL was: the next fetch pins it anew."""
+    from headway.cli.session import talk
+
+    async def ask(server: Server) -> None:
+        view = await server.send("DELETE", f"/v1/pins?url={quote(address, safe='')}", dict[str, Any])
+        terminal.answer(view, ids=[address], table=lambda: f"{address} is no longer pinned")
 
     talk(terminal, ask)
 

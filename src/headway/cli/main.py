@@ -108,6 +108,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "queue": Entry("queue:queue", "Queues: ls, create, set, pause, resume, delete."),
         "webhook": Entry("webhook:app", "Webhooks: create, ls, set, rotate, test, deliveries, replay."),
         "secret": Entry("content:secret", "Secrets of tasks: set, ls, rm."),
+        "pin": Entry("content:pin", "What URLs were when they were first fetched: ls, rm."),
         "runner": Entry("content:runner", "Warm runners for other languages: check.", takes_command=True),
         "tier": Entry("tenants:tier", "Tiers of resources: ls, set, rm."),
         "tenant": Entry("tenants:tenant", "Tenants and subscriptions: create, ls, set, show."),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headway.domain.spec import TaskSpec
     from headway.treefile.model import Tree
 
-_REMOTE = re.compile(r"(https?://|upload:|volume:)")
+_REMOTE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://|upload:|volume:)")
 LINES = (".ndjson", ".jsonl")
 
 
