@@ -43,8 +43,8 @@ MILLION = 1_000_000
 LINKS = 100_000
 MEMORY_BAR_MB = 400
 _PARTS = {"agent": "headway.cli.main agent", "supervisor": "headway.agent.supervisor", "runner": "headway.agent.runner"}
-_LEFT = "select exists (select 1 from headway.task where tree = $1)"
-_LEFT_FLAT = "select exists (select 1 from headway.task where id between $1 and $2)"
+_LEFT = "select exists (select 1 from headway.task where id between $1 and $2)"
+_GOING = "select exists (select 1 from headway.tree_going where tree = $1)"
 _DONE = "select sum(succeeded) from headway.tree_level where tree = $1"
 
 
@@ -103,7 +103,7 @@ async def _flat(instance: Instance) -> float:
     body = [{key: value for key, value in node.items() if key != "after"} for node in _nodes(MIDDLE, EACH)]
     began = time.monotonic()
     ids = [int(one) for one in (await instance.call("POST", "/v1/tasks", body))["ids"]]
-    await _until(instance, _LEFT_FLAT, min(ids), max(ids))
+    await _until(instance, _LEFT, min(ids), max(ids))
     return len(ids) / (time.monotonic() - began)
 
 
@@ -111,10 +111,11 @@ async def _tree(instance: Instance) -> float:
     tasks = list(_nodes(MIDDLE, EACH))
     body = {"name": "bench", "tasks": tasks}
     began = time.monotonic()
-    tree = int((await instance.call("POST", "/v1/trees", body))["tree"])
-    await _until(instance, _LEFT, tree)
+    answer = await instance.call("POST", "/v1/trees", body)
+    ids = [int(one) for one in answer["ids"]]
+    await _until(instance, _LEFT, min(ids), max(ids))
     spent = time.monotonic() - began
-    if await instance.connection.fetchval(_DONE, tree) != len(tasks):
+    if await instance.connection.fetchval(_DONE, int(answer["tree"])) != len(tasks):
         raise SystemExit("not every task of the tree succeeded, no figures")
     return len(tasks) / spent
 
@@ -190,7 +191,7 @@ async def _large(name: str, nodes: Iterator[dict[str, Any]]) -> int:
 async def _drained(instance: Instance, tree: int, count: int) -> None:
     """Until the tree is done, with a word every ten seconds: a run that is cut short still says something."""
     told = time.monotonic()
-    while (done := await instance.connection.fetchval(_DONE, tree)) < count and await instance.connection.fetchval(_LEFT, tree):
+    while (done := await instance.connection.fetchval(_DONE, tree)) < count and await instance.connection.fetchval(_GOING, tree):
         if time.monotonic() - told > 10:
             told = time.monotonic()
             print(f"{done:,} of {count:,} done, MB at most: {_memory(instance)}", file=sys.stderr)

@@ -214,6 +214,27 @@ async def _ended_with_key(core, ago: str) -> int:
     return old
 
 
+async def test_old_trees_are_forgotten_with_their_history_but_not_while_something_of_them_is_left(dsn, no_trigger):
+    async with engine(dsn, retention_days=7) as core:
+        agent = await ScriptedAgent(core).join()
+        old = [(await submit(core, function(), tree=name)).tree for name in ("done", "late", "failed")]
+        orders = {order.id: order for order in await agent.orders(3)}
+        rows = await sql(core, "select tree, first from tree_part order by tree")
+        done, late, failed = (orders[row["first"]] for row in rows)
+        await agent.succeed(done, late)
+        await agent.fail(failed)
+        going = (await submit(core, function(at="2099-01-01T00:00:00Z"), tree="going")).tree
+        aged = {tree: id_of(days_ago(core, 20), n) for n, tree in enumerate([*old, going])}
+        for tree, id in aged.items():
+            for table, column in (("tree", "id"), ("tree_level", "tree"), ("tree_part", "tree")):
+                await sql(core, f"update {table} set {column} = $2 where {column} = $1", tree, id)
+        await sql(core, "update tree_level set last_at = last_at - interval '20 days' where tree <> $1", aged[old[1]])
+        await core.archivist.run_once()
+        left = {aged[old[1]], aged[old[2]], aged[going]}
+        for table, column in (("tree", "id"), ("tree_level", "tree"), ("tree_part", "tree")):
+            assert {row[column] for row in await sql(core, f"select {column} from {table}")} == left, table
+
+
 async def test_an_idempotency_key_may_be_used_again_a_day_after_its_task_ended(dsn):
     async with engine(dsn) as core:
         old = await _ended_with_key(core, "24 hours 1 minute")

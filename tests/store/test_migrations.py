@@ -10,7 +10,7 @@ import pytest
 from headway.errors import ConfigError
 from headway.store import migrate as migrations
 from headway.store.migrate import files, migrate, status
-from tests.support.engine import engine, function, submit
+from tests.support.engine import ScriptedAgent, engine, function, submit
 
 _OBJECTS = """
 select n.nspname || '.' || c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -173,3 +173,21 @@ async def test_a_token_without_its_tenant_or_with_one_it_must_not_have_is_refuse
     await migrate(empty_dsn)
     with pytest.raises(asyncpg.CheckViolationError):
         await execute(empty_dsn, f"insert into headway.token (hash, role, tenant) values ('x', {role})")
+
+
+async def test_trees_of_before_their_runs_of_ids_were_kept_are_found_afterwards(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        leaves = [function(name=f"leaf {n}", after=["first"] if n % 3 else []) for n in range(9)]
+        await submit(core, function(name="first"), *leaves, function(after=["leaf 1", "leaf 2"]), tree="one")
+        await submit(core, function(), tree="two")
+        await submit(core, function())
+        await agent.succeed(*await agent.orders(2))
+        await agent.fail((await agent.orders())[0])
+        async with core.database.cold() as connection:
+            before = await connection.fetch("select * from tree_part order by tree, level, first")
+            await connection.execute("truncate tree_part")
+            text = dict(files())["0014_tree_parts"]
+            await connection.execute(text[text.index("insert into tree_part") : text.index("drop index")])
+            assert await connection.fetch("select * from tree_part order by tree, level, first") == before
+    assert len(before) > 4

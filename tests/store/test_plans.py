@@ -27,6 +27,7 @@ HERE = 1_000  # tasks held by one node at most
 DAY = datetime.date(2026, 3, 1)
 FIRST = first_id_of(int(datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC).timestamp() * 1000))
 BATCH = 40
+TREE = 7  # all of the tasks, and two that are gone
 
 # Of every ten tasks six are ready, one is blocked by the leased one after it, one is scheduled (half of those are due), two are leased.
 _FILL = f"""
@@ -41,6 +42,7 @@ insert into edge (upstream, downstream) select id + 2, id from task where state 
 insert into node (id, name, boot, capacity, state) select n, 'node-' || n, 'boot', '{{}}', case when n < {NODES} then 0 else 1 end
 from generate_series(1, {NODES + 5}) n;
 update duty set holder = 'test', epoch = 1, expires_at = 'infinity';
+insert into tree_part (tree, level, first, last) values ({TREE}, 0, {FIRST}, {FIRST + TASKS - 1}), ({TREE}, 1, 1, 1), ({TREE}, 2, 2, 2);
 """
 
 
@@ -110,6 +112,12 @@ CASES = [
     Case("queue.promote", (READY, 99), {"task_pkey"}, 0, 0),
     Case("queue.depths", (2, 1_000, BATCH, NOW), {"task_ready"}, (3 * BATCH + 4) * SHAPES, SHAPES),
     Case("queue.held_by_tenant", (4,), {"task_node"}, NODES * HERE, SHAPES),
+    Case("tree.live_ids", (TREE, BATCH), {"task_pkey"}, BATCH, BATCH),
+    Case("tree.level_end", (TREE, 0, FIRST, BATCH), {"task_pkey"}, BATCH, 1),
+    Case("tree.release_level", (TREE, 0, FIRST, BATCH), {"task_pkey"}, 2 * BATCH + BATCH // 10, BATCH // 10),
+    Case("tree.to_cancel", (TREE, 3, 0, BATCH), {"task_pkey"}, BATCH, BATCH),
+    Case("tree.to_cancel", (TREE, 0, FIRST + 100, BATCH), {"task_pkey"}, BATCH, BATCH),
+    Case("tree.begun", (TREE,), {"task_node"}, NODES * HERE, 1),
     Case("explain.held", ([7], 301), {"task_node"}, 301, 301),
     Case("explain.ahead", (1, NOW, 0, 0, BATCH), {"task_ready"}, SHAPES * (BATCH + 2), 1),
 ]  # fmt: skip
@@ -203,7 +211,7 @@ async def test_statements_prepared_when_there_was_nothing_read_no_more_later(pos
 async def _drain(dsn: str) -> None:
     await _fill(dsn, "analysed")
     connection = await asyncpg.connect(dsn, server_settings={"search_path": "headway"})
-    await connection.execute("delete from task; delete from edge; delete from node")
+    await connection.execute("delete from task; delete from edge; delete from node; delete from tree_part")
     await connection.execute("vacuum analyze task")
     await connection.close()
 

@@ -7,10 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from headway.api.tree_views import tree_view
 from headway.control.subtasks import Parent
 from headway.domain.lifecycle import Outcome, State
 from headway.errors import Conflict, IdempotencyConflict, Unauthorized
 from headway.wire import task_token
+from tests.store.test_tree_levels import agrees
 from tests.support.engine import ScriptedAgent, done, engine, function, state_of, submit
 
 
@@ -223,3 +225,27 @@ async def test_nonsense_that_a_task_says_it_waits_for_changes_nothing(core):
     agent, parent = await parent_on(core)
     await suspend(agent, parent, -1, 0, 2**63, 2**64 - 1, parent.id)
     assert (await agent.orders())[0].id == parent.id
+
+
+async def test_subtasks_that_are_refused_leave_neither_keys_nor_counts_behind(core):
+    agent = await ScriptedAgent(core, cpus=0.5).join()
+    failed = (await submit(core, function())).ids[0]
+    await agent.fail((await agent.orders())[0])
+    tree = (await submit(core, function(attempts=2), tree="one")).tree
+    parent = (await agent.orders())[0]
+    good, known = function(idempotency_key="good"), function(idempotency_key="known", input=[1])
+    (one,) = await children(core, parent, known)
+    with pytest.raises(Conflict, match="has failed"):
+        await children(core, parent, good, function(idempotency_key="late", after=[str(failed)]))
+    with pytest.raises(IdempotencyConflict, match="another subtask under the key"):
+        await children(core, parent, good, function(idempotency_key="known", input=[2]))
+    assert await agrees(core, tree)
+    async with core.database.cold() as connection:
+        assert [row["child"] for row in await connection.fetch("select child from subtask where parent = $1", parent.id)] == [one]
+    (two,) = await children(core, parent, good)
+    assert await state_of(core, two) == State.READY
+    await suspend(agent, parent, one, two)
+    for _ in range(2):
+        await agent.succeed(*await agent.orders())
+    await agent.succeed(*await agent.orders())
+    assert (await tree_view(core, tree, None)).state == "succeeded"

@@ -26,10 +26,18 @@ async def tree_state(core: Core, tree: int | None) -> str:
     return (await tree_view(core, tree, None)).state
 
 
+_FOUND = """
+select t.id, t.level from tree_part p join task_anywhere t on t.id between p.first and p.last and t.level = p.level where p.tree = $1
+"""
+
+
 async def agrees(core: Core, tree: int | None) -> bool:
-    """The counters say what counting the rows says."""
+    """The counters say what counting the rows says, and its tasks are found by its runs of ids, each once and no others."""
     async with core.database.cold() as connection:
         rows = await connection.fetch("select level, state, count(*) as n from task_anywhere where tree = $1 group by 1, 2", tree)
+        there = await connection.fetch("select id, level from task_anywhere where tree = $1", tree)
+        found = await connection.fetch(_FOUND, tree)
+    assert sorted(found) == sorted(there)
     view = await tree_view(core, tree or 0, None)
     counted: dict[int, dict[str, int]] = {}
     for row in rows:

@@ -23,6 +23,7 @@ _FIRINGS = query("schedule.forget_firings")
 _AUDIT = query("audit.forget")
 AUDIT_DAYS = 400  # longer than the year an auditor asks about
 _CLAIMS = query("once.forget")
+_TREES = query("tree.forget")
 
 
 @dataclass
@@ -35,6 +36,7 @@ class Archivist:
     async def run_once(self) -> float:
         await ensure_partitions(self.database, self.clock)
         oldest = self.clock.now().date() - datetime.timedelta(days=self.retention_days)
+        midnight = datetime.datetime.combine(oldest, datetime.time(), datetime.UTC)
 
         async def work(connection: Connection) -> tuple[list[str], str]:
             await self.leader.fence(connection, "archivist")
@@ -43,7 +45,8 @@ class Archivist:
             expired = await connection.execute(_KEYS, cutoff, KEYS)
             await connection.execute(_PROGRESS)
             await connection.execute(_NODES)
-            await connection.execute(_FIRINGS, datetime.datetime.combine(oldest, datetime.time(), datetime.UTC), KEYS)
+            await connection.execute(_FIRINGS, midnight, KEYS)
+            await connection.execute(_TREES, first_id_of(int(midnight.timestamp() * 1000)), midnight, KEYS)
             await checkpoints.forget(connection)
             await connection.execute(_AUDIT, AUDIT_DAYS)
             await blobs.sweep(connection)

@@ -17,6 +17,7 @@ from headway.control.subtasks import Parent
 from headway.domain.graph import levels, levels_in_order
 from headway.domain.lifecycle import State
 from headway.domain.task import When
+from headway.domain.tree import runs
 from headway.errors import Conflict, HeadwayError, IdempotencyConflict, InvalidInput
 from headway.policy.order import Group, Key
 from headway.policy.release import satisfied
@@ -30,9 +31,8 @@ _EXISTING = query("key.existing")
 _UNCLAIM = query("key.unclaim")
 _MARK = query("task.mark_upstream")
 _ENDED = query("task.ended_upstream")
-_TREE = query("tree.add")
+_TREE = query("tree.add_whole")
 _IDS = query("tree.first_ids")
-_LEVELS = query("tree.add_levels")
 _FANS = query("fanout.add")
 _NOTHING: list[int] = []
 _BLOCKED, _SCHEDULED, _READY = int(State.BLOCKED), int(State.SCHEDULED), int(State.READY)  # enums are slow to pack
@@ -81,6 +81,7 @@ class Batch:
         self.requests = requests
         self.now_us = now_us
         self.scheduled = False
+        self.limited = self.fanned = False  # whether one of its rows has a limit on waiting, or stands for many
         self._ready: list[tuple[int, int, Key]] = []
         self._kinds: dict[tuple[int, int, int, int, int, int | None], _Kind] = {}
         supply = iter(ids)
@@ -211,6 +212,8 @@ class Batch:
         )  # fmt: skip
         group = (request.tenant, interned.shape)
         self.scheduled |= state == _SCHEDULED
+        self.limited |= bool(interned.limit_ms)
+        self.fanned |= draft.fan is not None
         made = self._kinds[key] = _Kind(state, start_by, eligible, copy.to_datetime(start_by), cap_ms, group, common)
         return made
 
@@ -233,28 +236,40 @@ async def store_batch(connection: Connection, batch: Batch) -> None:
     tasks: list[bytes] = []
     edges: list[bytes] = []
     for request in batch.requests:
-        if request.parent is not None:
-            await _admit_subtasks(connection, request, request.parent)
-        if request.error is not None or True not in request.created:
+        try:
+            if request.parent is not None and (len(request.asked) > 1 or request.asked[0].edges):
+                async with connection.transaction():  # when some of them are refused, the keys of the others are not taken
+                    new_tasks, new_edges = await _rows_of(connection, batch, request)
+            else:
+                new_tasks, new_edges = await _rows_of(connection, batch, request)
+        except HeadwayError as error:
+            request.error = error
             continue
-        blocked, more_edges, refused = await _existing_edges(connection, request)
-        if refused is not None:
-            request.error = refused
-            continue
-        if request.tree_name is not None:
-            await _add_tree(connection, request)
-        new_tasks, new_edges = batch.rows(request, blocked)
         tasks += new_tasks
         edges += new_edges
-        edges += more_edges
     for request in batch.requests:
         if request.twin is not None:
             request.error = request.error or request.twin.error
     await _unclaim_failed(connection, batch)
     await copy_tasks(connection, tasks)
     await copy_edges(connection, edges)
-    batch.scheduled |= await _add_fans(connection, batch)
-    batch.scheduled |= await bounded_waiting.remember(connection, batch.new_tasks())
+    if batch.fanned:
+        batch.scheduled |= await _add_fans(connection, batch)
+    if batch.limited:
+        batch.scheduled |= await bounded_waiting.remember(connection, batch.new_tasks())
+
+
+async def _rows_of(connection: Connection, batch: Batch, request: Request) -> tuple[list[bytes], list[bytes]]:
+    """The COPY rows of a request, after all that is stored before them; an error of ours refuses the request alone."""
+    if request.parent is not None:
+        await _admit_subtasks(connection, request, request.parent)
+    if request.error is not None or True not in request.created:
+        return [], []
+    blocked, edges = await _existing_edges(connection, request)
+    if request.tree_name is not None:
+        await _add_tree(connection, request)
+    new_tasks, new_edges = batch.rows(request, blocked)
+    return new_tasks, new_edges + edges
 
 
 async def copy_tasks(connection: Connection, rows: list[bytes]) -> None:
@@ -279,7 +294,7 @@ async def _admit_subtasks(connection: Connection, request: Request, parent: Pare
     """Its keys count under the parent alone, and its tasks belong to the parent's tree."""
     admitted = await subtasks.admit(connection, parent, request.asked, request.fresh_ids)
     request.drafts, request.ids, request.created = admitted.drafts, admitted.ids, admitted.created
-    request.tree, request.error = admitted.tree, admitted.error
+    request.tree = admitted.tree
 
 
 _WHOLE = -1  # the position of the key of a whole tree
@@ -351,14 +366,14 @@ async def _unclaim_failed(connection: Connection, batch: Batch) -> None:
         await connection.execute(_UNCLAIM, *([r[i] for r in rows] for i in range(3)))
 
 
-async def _existing_edges(connection: Connection, request: Request) -> tuple[dict[int, int], list[bytes], HeadwayError | None]:
+async def _existing_edges(connection: Connection, request: Request) -> tuple[dict[int, int], list[bytes]]:
     """Edges to tasks stored earlier: those still hot are locked and counted, those that ended are judged now.
 
-    Returns upstreams to wait for by position, the edge rows, and why the request must be refused, if it must.
+    Returns upstreams to wait for by position, and the edge rows.
     """
     wanted = sorted({upstream for draft in request.drafts for upstream, _ in draft.existing})
     if not wanted:
-        return {}, [], None
+        return {}, []
     hot = {row["id"] for row in await connection.fetch(_MARK, wanted, request.tenant)}
     ended = {}
     if len(hot) < len(wanted):
@@ -371,10 +386,10 @@ async def _existing_edges(connection: Connection, request: Request) -> tuple[dic
                 blocked[position] = blocked.get(position, 0) + 1
                 rows.append(edge_row(upstream, request.ids[position], when))
             elif upstream not in ended:
-                return {}, [], InvalidInput(f"after: there is no task {upstream}", field="after")
+                raise InvalidInput(f"after: there is no task {upstream}", field="after")
             elif when not in satisfied(State(ended[upstream])):
-                return {}, [], _never(upstream, when, State(ended[upstream]))
-    return blocked, rows, None
+                raise _never(upstream, when, State(ended[upstream]))
+    return blocked, rows
 
 
 def _never(upstream: int, when: When, state: State) -> Conflict:
@@ -407,5 +422,5 @@ async def _add_tree(connection: Connection, request: Request) -> None:
     for draft, level, created in zip(request.drafts, found, request.created, strict=True):
         draft.level = level
         counts[level] += created
-    await connection.execute(_TREE, request.tree, request.tenant, request.tree_name, counts, request.strict)
-    await connection.execute(_LEVELS, request.tree, list(range(len(counts))), counts)
+    where = runs((task, level) for task, level, new in zip(request.ids, found, request.created, strict=True) if new)
+    await connection.execute(_TREE, request.tree, request.tenant, request.tree_name, counts, request.strict, *where)

@@ -22,6 +22,7 @@ from headway.control.batch import copy_edges, copy_tasks
 from headway.control.clock import Clock
 from headway.control.definitions import Definitions, Interned
 from headway.control.identity import IdSource
+from headway.control.levels import add_parts
 from headway.control.record import fail_waiting
 from headway.control.settle import Effects, end_waiting, settle
 from headway.domain import fanout
@@ -108,6 +109,7 @@ class Expander:
         await connection.execute(_EXPANDED, task["id"], ids[0], ids[-1], len(ids))
         if task["tree"] is not None:
             effects.levels.add(task["tree"], task["level"], len(ids))
+            await add_parts(connection, task["tree"], ((id, task["level"]) for id in ids))
         await settle(connection, [], effects)
 
     async def _is_allowed(self, task: Any, count: int) -> bool:

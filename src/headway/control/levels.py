@@ -10,11 +10,13 @@ other, so a strict tree is locked before it is counted.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headway.control.fanout import note_due
 from headway.domain.lifecycle import State
+from headway.domain.tree import runs
 from headway.store.database import Connection
 from headway.store.queries import query
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 CHUNK = 5_000
 MOST_REMEMBERED = 100_000
+_PARTS = query("tree.add_parts")
 _LOCK = query("tree.lock_strict")
 _COUNT = query("tree.count")
 _LOWEST = query("tree.lowest_left")
@@ -89,6 +92,11 @@ class Tally:
 
     def of(self, tree: int, level: int) -> LevelChange:
         return self.changes.setdefault((tree, level), LevelChange())
+
+
+async def add_parts(connection: Connection, tree: int, tasks: Iterable[tuple[int, int]]) -> None:
+    """Tasks that this transaction adds to a tree, as (id, level) in the order of their ids: from now on they are found by the tree."""
+    await connection.execute(_PARTS, tree, *runs(tasks))
 
 
 async def count(connection: Connection, effects: Effects) -> None:

@@ -26,6 +26,7 @@ from headway.control.definitions import Interned
 from headway.control.draft import Draft, Drafts, draft_of
 from headway.control.fleet import Fleet
 from headway.control.identity import IdSource
+from headway.control.levels import add_parts
 from headway.domain.large_graph import LargeGraph
 from headway.domain.lifecycle import State
 from headway.domain.spec import MAX_INPUT, TaskSpec, decode_error
@@ -88,6 +89,7 @@ class Streams:
             for low in range(0, len(counts), COPIES):
                 part = counts[low : low + COPIES]
                 await connection.execute(_LEVELS, tree, list(range(low, low + len(part))), part)
+            await writer.parts(connection)
             await writer.tasks(connection)
             await bounded_waiting.remember_tree(connection, tree, spool.kinds.values())
             await writer.edges(connection)
@@ -197,6 +199,11 @@ class _Writer:
         self.ready: dict[Group, list[Key]] = {}
         self._common: dict[tuple[int, int, int, int | None], bytes] = {}
         self._places: dict[int, bytes] = {}  # by level
+
+    async def parts(self, connection: Connection) -> None:
+        for low in range(0, len(self.graph), COPIES):
+            high = min(low + COPIES, len(self.graph))
+            await add_parts(connection, self.tree, zip(self.ids[low:high], self.graph.level[low:high], strict=True))
 
     async def tasks(self, connection: Connection) -> None:
         self.spool.rewind()

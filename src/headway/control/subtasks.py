@@ -19,7 +19,7 @@ from headway.control.draft import Draft
 from headway.control.settle import Effects
 from headway.domain.beneath import beneath
 from headway.domain.lifecycle import Outcome, State
-from headway.errors import Conflict, HeadwayError, IdempotencyConflict
+from headway.errors import Conflict, IdempotencyConflict
 from headway.store.database import Connection
 from headway.store.queries import query
 from headway.wire.exchange import ErrorInfo, Finished
@@ -55,7 +55,6 @@ class Admitted:
     ids: list[int]
     created: list[bool]
     tree: int | None = None
-    error: HeadwayError | None = None
 
 
 async def confine(definitions: Definitions, tenant: int, parent: int, drafts: Sequence[Draft]) -> None:
@@ -77,11 +76,10 @@ async def admit(connection: Connection, parent: Parent, drafts: Sequence[Draft],
     row = await connection.fetchrow(_PARENT, parent.task, parent.attempt)
     if row is None or row["cancelling"]:
         why = "is being cancelled" if row else "has ended"
-        admitted.error = Conflict(f"attempt {parent.attempt} of task {parent.task} {why}: it submits no more subtasks")
-        return admitted
-    admitted.error = await _claim(connection, parent, drafts, admitted)
+        raise Conflict(f"attempt {parent.attempt} of task {parent.task} {why}: it submits no more subtasks")
+    await _claim(connection, parent, drafts, admitted)
     new = admitted.created.count(True)
-    if admitted.error is not None or not new:
+    if not new:
         return admitted
     if new < len(drafts):
         admitted.drafts = _apart(drafts, admitted)
@@ -93,15 +91,17 @@ async def admit(connection: Connection, parent: Parent, drafts: Sequence[Draft],
         effects = Effects()
         effects.levels.add(row["tree"], level, new)
         await levels.count(connection, effects)
+        added = ((task, level) for task, is_new in zip(admitted.ids, admitted.created, strict=True) if is_new)
+        await levels.add_parts(connection, row["tree"], added)
     return admitted
 
 
-async def _claim(connection: Connection, parent: Parent, drafts: Sequence[Draft], admitted: Admitted) -> HeadwayError | None:
+async def _claim(connection: Connection, parent: Parent, drafts: Sequence[Draft], admitted: Admitted) -> None:
     wanted: dict[str, int] = {}
     for position, draft in enumerate(drafts):
         key = draft.key or f"new/{admitted.ids[position]}"
         if wanted.setdefault(key, position) != position:
-            return IdempotencyConflict(f"the key {key!r} is used twice in one request", hint="give each subtask its own key")
+            raise IdempotencyConflict(f"the key {key!r} is used twice in one request", hint="give each subtask its own key")
     new = {r["key"] for r in await connection.fetch(_CLAIM, parent.task, parent.attempt, *_columns(wanted, drafts, admitted))}
     known = (
         await connection.fetch(_CLAIMED, parent.task, [key for key in wanted if key not in new]) if len(new) < len(wanted) else []
@@ -112,7 +112,7 @@ async def _claim(connection: Connection, parent: Parent, drafts: Sequence[Draft]
         if row["replaceable"]:
             replaced[row["key"]] = position
         elif row["hash"] != drafts[position].key_hash:
-            return IdempotencyConflict(
+            raise IdempotencyConflict(
                 f"task {parent.task} has submitted another subtask under the key {row['key']!r}",
                 hint="a task that runs again must submit the same under the same key",
                 task=str(row["child"]),
@@ -123,7 +123,6 @@ async def _claim(connection: Connection, parent: Parent, drafts: Sequence[Draft]
         await connection.execute(_REPLACE, parent.task, parent.attempt, *_columns(replaced, drafts, admitted))
     if len(replaced) < len(known):
         await connection.execute(_KEEP, parent.task, [row["key"] for row in known])
-    return None
 
 
 def _columns(keys: dict[str, int], drafts: Sequence[Draft], admitted: Admitted) -> tuple[list[int], list[str], list[bytes]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 
 from headway.errors import InvalidInput
 
@@ -19,3 +20,22 @@ def check_levels(word: str) -> bool:
             hint="eager (a task starts when its own dependencies are done) or strict (when the whole level below is)",
         )
     return word == STRICT
+
+
+def runs(tasks: Iterable[tuple[int, int]]) -> tuple[list[int], list[int], list[int]]:
+    """Tasks as (id, level), in the order of their ids: the level, the first and the last id of each run of neighbours on one level."""
+    levels: list[int] = []
+    firsts: list[int] = []
+    lasts: list[int] = []
+    level, last = -1, -2
+    for task, here in tasks:
+        if task != last + 1 or here != level:
+            if level >= 0:
+                lasts.append(last)
+            levels.append(here)
+            firsts.append(task)
+            level = here
+        last = task
+    if level >= 0:
+        lasts.append(last)
+    return levels, firsts, lasts

@@ -1,7 +1,7 @@
 """Lists of tasks with filters: the one query whose shape depends on what is asked. Newest first, a page at a time.
 
 Every filter is a fixed piece of SQL with parameters; each of the three homes of a task is asked for one page in the order of its own
-primary key, so the cost does not grow with the history behind the page.
+primary key, so the cost does not grow with the history behind the page. The tasks of a tree are found by its runs of ids.
 """
 
 from __future__ import annotations
@@ -52,16 +52,22 @@ async def page(connection: Connection, wanted: Filter) -> list[Any]:
     conditions = _conditions(wanted, values)
     values.append(wanted.limit)
     limit = f"${len(values)}"
+    if wanted.tree is not None:
+        values.append(wanted.tree)
     parts = []
     for home, (columns, states) in _HOMES.items():
         if wanted.states is not None and not set(wanted.states) & set(states):
             continue
         error = "null::text" if home == "task" else "t.error"
         where = " and ".join(c.replace("{error}", error) for c in conditions) or "true"
-        parts.append(
-            f"(select {columns}, d.body, d.name as definition_name from {home} t join definition d on d.id = t.definition "
-            f"where {where} order by t.id desc limit {limit})"
-        )
+        found = f"select {columns}, d.body, d.name as definition_name from {home} t join definition d on d.id = t.definition where {where}"
+        last = f"order by t.id desc limit {limit}"
+        if wanted.tree is None:
+            parts.append(f"({found} {last})")
+        else:  # run by run, from the newest: a page of a large tree reads no more than a page
+            runs = f"select first, last from tree_part where tree = ${len(values)} order by first desc"
+            inside = f"{found} and t.id between p.first and p.last {last}"
+            parts.append(f"(select t.* from ({runs}) p cross join lateral ({inside}) t limit {limit})")
     if not parts:
         return []
     sql = (
@@ -92,8 +98,6 @@ def _conditions(wanted: Filter, values: list[Any]) -> list[str]:
         found.append(f"t.labels ->> {given(key)} = {given(value)}")
     if wanted.node is not None:
         found.append(f"t.node = {given(wanted.node)}")
-    if wanted.tree is not None:
-        found.append(f"t.tree = {given(wanted.tree)}")
     if wanted.category is not None:
         found.append(f"t.category = {given(wanted.category)}::smallint")
     if wanted.text is not None:

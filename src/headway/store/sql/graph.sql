@@ -27,9 +27,8 @@ group by r.id, t.name, d.name, t.state, t.level order by step, r.id limit $3;
 -- counts as ending last of all.
 with recursive path as (
     (select id, 1 as step from (
-        select id, null::timestamptz as ended_at, level from task where tree = $1
-        union all select id, ended_at, level from task_history where tree = $1 and state <> 9
-        union all select id, ended_at, level from dead_letter where tree = $1
+        select t.id, t.ended_at, t.level from tree_part p join task_anywhere t on t.id between p.first and p.last
+        where p.tree = $1 and t.state <> 9
     ) t order by t.ended_at desc nulls first, t.level desc, t.id desc limit 1)
     union all
     select b.upstream, p.step + 1 from path p cross join lateral (
@@ -43,7 +42,5 @@ from path p join task_anywhere t on t.id = p.id join definition d on d.id = t.de
 -- name: edges
 -- The edges of a tree, a page at a time.
 select e.upstream, e.downstream, e.kind from edge e
-where e.downstream in (
-    select id from task where tree = $1 union all select id from task_history where tree = $1
-    union all select id from dead_letter where tree = $1
-) and (e.upstream, e.downstream) > ($2, $3) order by e.upstream, e.downstream limit $4;
+where e.downstream in (select generate_series(p.first, p.last) from tree_part p where p.tree = $1)
+    and (e.upstream, e.downstream) > ($2, $3) order by e.upstream, e.downstream limit $4;

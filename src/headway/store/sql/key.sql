@@ -20,7 +20,7 @@ with old as (
     where k.task < $1 and not exists (select 1 from task where id = k.task)
         and not exists (select 1 from dead_letter where id = k.task)
         and not exists (select 1 from task_history h where h.id = k.task and h.ended_at > clock_timestamp() - interval '24 hours')
-        and not exists (select 1 from task where tree = k.task)
+        and not exists (select 1 from tree_going where tree = k.task)
         and not exists (select 1 from tree_level l where l.tree = k.task and l.last_at > clock_timestamp() - interval '24 hours')
     order by k.task limit $2
 )

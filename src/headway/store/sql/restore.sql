@@ -10,16 +10,13 @@ create temp table restore (
 
 -- name: known
 -- How many tasks of the tree are on record, wherever they are: retention may have dropped some.
-select (select count(*) from task where tree = $1) + (select count(*) from task_history where tree = $1)
-    + (select count(*) from dead_letter where tree = $1);
+select count(*) from tree_part p join task_anywhere t on t.id between p.first and p.last where p.tree = $1;
 
 -- name: collect
 -- Everything that did not succeed and was not spared; $2: which final states. Asked again, what ended meanwhile.
 insert into restore (id, level, cap_ms, state)
-select id, level, cap_ms, state from dead_letter where tree = $1 and state = any ($2::smallint[])
-union all
-select id, level, cap_ms, state from task_history
-where tree = $1 and state = any ($2::smallint[]) and (state <> 9 or error is null or error not like '{"type":"NotNeeded"%')
+select t.id, t.level, t.cap_ms, t.state from tree_part p join task_anywhere t on t.id between p.first and p.last
+where p.tree = $1 and t.state = any ($2::smallint[]) and (t.state <> 9 or t.error is null or t.error not like '{"type":"NotNeeded"%')
 on conflict do nothing;
 
 -- name: lock_upstream

@@ -23,7 +23,7 @@ cross join lateral (
 ) f
 where ($2::int[] is null or s.id = any ($2::int[])) and (f.overlap = 3 or f.n = 1 and not exists (
     select 1 from unnest(s.running) as r (id)
-    where exists (select 1 from task where id = r.id) or exists (select 1 from task where tree = r.id)))
+    where exists (select 1 from task where id = r.id) or exists (select 1 from tree_going where tree = r.id)))
 order by s.id, f.at limit $1 for update of s skip locked;
 
 -- name: replaced
@@ -33,7 +33,7 @@ select distinct r.id from firing f join schedule s on s.id = f.schedule, unnest(
 -- name: going
 -- Those of the given runs that have not ended: tasks, or trees with a task that has not.
 select r.id from unnest($1::bigint[]) as r (id)
-where exists (select 1 from task where id = r.id) or exists (select 1 from task where tree = r.id);
+where exists (select 1 from task where id = r.id) or exists (select 1 from tree_going where tree = r.id);
 
 -- name: waiting
 -- How many firings of each of these schedules wait.
@@ -134,7 +134,7 @@ where f.schedule = $1 order by f.at desc limit $2;
 -- How the tasks of these trees ended, and whether a node answers for one of them now.
 select tree, sum(total)::int as total, sum(succeeded)::int as succeeded, sum(failed)::int as failed, sum(cancelled)::int as cancelled,
     sum(skipped)::int as skipped, sum(spared)::int as spared, sum(expired)::int as expired,
-    exists (select 1 from task k where k.state in (3, 4, 5) and k.tree = l.tree) as begun
+    l.tree in (select k.tree from task k where k.state in (3, 4, 5) and k.node >= 0 and k.tree is not null) as begun
 from tree_level l where tree = any ($1::bigint[]) group by tree;
 
 -- name: backfill

@@ -1,12 +1,31 @@
 -- name: add
 insert into tree (id, tenant, name, levels, strict) values ($1, $2, $3, $4, $5);
 
+-- name: add_whole
+-- A tree with its levels, and where its tasks are.
+with added as (insert into tree (id, tenant, name, levels, strict) values ($1, $2, $3, $4, $5)),
+levels as (
+    insert into tree_level (tree, level, total)
+    select $1, level - 1, total from unnest($4::int[]) with ordinality as l (total, level)
+)
+insert into tree_part (tree, level, first, last) select $1, p.* from unnest($6::int[], $7::bigint[], $8::bigint[]) as p;
+
+-- name: add_parts
+insert into tree_part (tree, level, first, last) select $1, p.* from unnest($2::int[], $3::bigint[], $4::bigint[]) as p;
+
 -- name: get
 select id, tenant, name, created_at, strict, open, cancel_at from tree where id = $1 and ($2::int is null or tenant = $2);
 
 -- name: tasks
-select t.id, coalesce(t.name, d.name) as name, t.state, t.level, t.exit_code, t.error
-from task_anywhere t join definition d on d.id = t.definition where t.tree = $1 order by t.level, t.id limit $2;
+-- Run by run: as many as are asked for, however large the tree.
+select * from (
+    select t.* from (select level, first, last from tree_part where tree = $1 order by level, first) p
+    cross join lateral (
+        select t.id, coalesce(t.name, d.name) as name, t.state, t.level, t.exit_code, t.error
+        from task_anywhere t join definition d on d.id = t.definition where t.id between p.first and p.last order by t.id limit $2
+    ) t
+    limit $2
+) t order by level, id;
 
 -- name: levels
 -- The counters of a tree's levels: at most $3 of them, from level $2 up.
@@ -28,7 +47,7 @@ select coalesce(
 
 -- name: page
 -- A tenant's trees, newest first.
-select t.id, t.name, t.created_at, w.name as tenant, s.*, exists (select 1 from task k where k.state in (3, 4, 5) and k.tree = t.id) as begun
+select t.id, t.name, t.created_at, w.name as tenant, s.*, t.id in (select k.tree from task k where k.state in (3, 4, 5) and k.node >= 0 and k.tree is not null) as begun
 from (
     select * from tree where ($1::int is null or tenant = $1) and ($2::text is null or name = $2) and id < $3 order by id desc limit $4
 ) t
@@ -52,14 +71,18 @@ from tree_level where tree = $1;
 
 -- name: begun
 -- Whether a node answers for a task of the tree now.
-select exists (select 1 from task where state in (3, 4, 5) and tree = $1);
+select exists (select 1 from task where state in (3, 4, 5) and node >= 0 and tree = $1);
 
 -- name: live_ids
-select id from task where tree = $1 order by id limit $2;
+select t.id from (select first, last from tree_part where tree = $1 order by first) p
+cross join lateral (select id from task where id between p.first and p.last order by id limit $2) t
+limit $2;
 
 -- name: first_ids
 -- The ids of a tree's first tasks, wherever they are now.
-select id from task_anywhere where tree = $1 order by id limit $2;
+select t.id from (select first, last from tree_part where tree = $1 order by first) p
+cross join lateral (select id from task_anywhere where id between p.first and p.last order by id limit $2) t
+limit $2;
 
 -- name: add_levels
 insert into tree_level (tree, level, total) select $1, level, total from unnest($2::int[], $3::int[]) as l (level, total);
@@ -87,7 +110,7 @@ where l.tree = d.tree and l.level = d.level;
 
 -- name: lowest_left
 -- The lowest level of a tree that has tasks left; null when there is none.
-select min(level) from tree_level where tree = $1 and total > succeeded + failed + cancelled + skipped + spared + expired;
+select min(level) from tree_going where tree = $1;
 
 -- name: set_open
 update tree set open = $2 where id = $1;
@@ -96,7 +119,9 @@ update tree set open = $2 where id = $1;
 -- A strict level may run: its tasks no longer wait for the level below. At most $4 of them, with ids above $3.
 -- event: release
 with hit as materialized (
-    select id from task where tree = $1 and level = $2 and id > $3 order by id limit $4
+    select t.id from (select first, last from tree_part where tree = $1 and level = $2 and last > $3 order by first) p
+    cross join lateral (select id from task where id between greatest(p.first, $3 + 1) and p.last order by id limit $4) t
+    limit $4
 )
 update task t
 set blocked_on = t.blocked_on - 1,
@@ -110,7 +135,11 @@ returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, t.state, t.blocked_on;
 
 -- name: level_end
 -- The last id of the next chunk of a level.
-select max(id) from (select id from task where tree = $1 and level = $2 and id > $3 order by id limit $4) c;
+select max(id) from (
+    select t.id from (select first, last from tree_part where tree = $1 and level = $2 and last > $3 order by first) p
+    cross join lateral (select id from task where id between greatest(p.first, $3 + 1) and p.last order by id limit $4) t
+    limit $4
+) c;
 
 -- name: defer_level
 insert into pending_level (tree, level, cursor) values ($1, $2, $3) on conflict (tree, level) do update set cursor = excluded.cursor;
@@ -130,8 +159,29 @@ delete from pending_cancel where tree = $1;
 
 -- name: to_cancel
 -- The next tasks of a tree nobody has asked to cancel yet, from the top down: what waits goes before what it waits for.
-select id, level from task where tree = $1 and (level, id) < ($2, $3) and cancel_at is null order by level desc, id desc limit $4;
+select t.id, p.level from (
+    select level, first, last from tree_part where tree = $1 and (level, first) < ($2, $3) order by level desc, first desc
+) p
+cross join lateral (
+    select id from task where id between p.first and case when p.level < $2 then p.last else least(p.last, $3 - 1) end and cancel_at is null
+    order by id desc limit $4
+) t
+limit $4;
 
 -- name: left_cancelling
 -- Trees whose cancelling a server began a while ago and did not finish.
 select tree from pending_cancel where wished_at < clock_timestamp() - $1 * interval '1 second' order by tree limit 1;
+
+-- name: forget
+-- Trees from before $1 whose last task ended before $2 and that have no dead letter, at most $3 of them.
+with old as materialized (
+    select t.id from tree t
+    where t.id < $1
+        and not exists (select 1 from tree_going g where g.tree = t.id)
+        and not exists (select 1 from tree_level l where l.tree = t.id and l.last_at >= $2)
+        and not exists (select 1 from tree_part p join dead_letter d on d.id between p.first and p.last where p.tree = t.id)
+    order by t.id limit $3
+),
+levels as (delete from tree_level l using old where l.tree = old.id),
+parts as (delete from tree_part p using old where p.tree = old.id)
+delete from tree t using old where t.id = old.id;

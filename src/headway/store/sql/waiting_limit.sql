@@ -13,8 +13,10 @@ on conflict (task) do update set due_at = excluded.due_at, since = excluded.sinc
 insert into waiting_limit (task, due_at, since, limit_ms, keep)
 select t.id, greatest(t.eligible_at, statement_timestamp()) + d.limit_ms * $5::float8 * interval '1 millisecond',
     case when t.state <> 0 then t.eligible_at end, d.limit_ms, d.keep
-from task t join unnest($2::int[], $3::bigint[], $4::bool[]) as d (definition, limit_ms, keep) on d.definition = t.definition
-where t.tree = $1
+from tree_part p
+join task t on t.id between p.first and p.last
+join unnest($2::int[], $3::bigint[], $4::bool[]) as d (definition, limit_ms, keep) on d.definition = t.definition
+where p.tree = $1
 on conflict (task) do update set due_at = excluded.due_at, since = excluded.since, limit_ms = excluded.limit_ms, keep = excluded.keep,
     warned = false;
 
