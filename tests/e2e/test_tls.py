@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import subprocess
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -10,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from headway import Client
+from headway.agent.relay import Refused, Relay
 from headway.wire.http import Http
 from tests.support.agents import running_agent, until
 from tests.support.cluster import AGENT_TOKEN, TOKEN, Process, Server
+from tests.support.confined import need_sandbox
 from tests.support.upped import COMMAND, clean_environment, upped
 
 
@@ -136,3 +139,33 @@ def test_up_serves_its_own_agent_and_commands_over_tls(tmp_path, certificates):
         command = [*COMMAND, "run", "--data-dir", str(up.folder), "--", "sh", "-c", "exit 7"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=settings)
         assert done.returncode == 7, done.stderr
+
+
+@pytest.mark.parametrize("network", [[], ["all"]], ids=["without a network", "with the node's network"])
+def test_sandboxed_tasks_submit_subtasks_and_claim_effects_over_tls(tmp_path, certificates, network):
+    need_sandbox(tmp_path / "probe")
+    text = """
+set -e
+headway submit -- sh -c 'echo 21 > $HEADWAY_RESULT' > /dev/null
+headway wait
+headway once paid -- sh -c 'echo paid >> /task/effects'
+headway once paid -- sh -c 'echo paid >> /task/effects'
+wc -l < /task/effects > $HEADWAY_RESULT
+"""
+    settings = {"HEADWAY_TLS_CA": certificates.ca, "HEADWAY_PATHS": str(Path(__file__).parents[2]), **certificates.server()}
+    confined = {"isolation": "sandbox", "network": network, "resources": {"cpus": 0.2, "memory": "256MiB"}}
+    with upped(tmp_path / "data", **settings) as up, Client(up.url, up.token, tls_ca=certificates.ca) as client:
+        task = client.submit({"command": text, **confined})
+        done = task.wait(120)
+        assert done.state == "succeeded", "".join(line.text for line in task.logs())
+        assert bytes(done.result) == b"1"
+        function = client.submit({"function": "tests.e2e.subtask_functions:depth", "input": [1], **confined})
+        assert function.result(120) == 1
+
+
+async def test_the_way_out_of_a_sandbox_believes_only_the_agents_authority(server, certificates, tmp_path):
+    stranger = make_certificates(tmp_path / "stranger")
+    with pytest.raises(Refused, match="certificate verify failed"):
+        await Relay([server.url], ssl.create_default_context(cafile=stranger.ca))._connect()
+    _, writer, _ = await Relay([server.url], ssl.create_default_context(cafile=certificates.ca))._connect()
+    writer.close()

@@ -148,7 +148,7 @@ class Places:
                 make_private(self._box_dir)
                 shown = [*self._terms.sandbox_paths, *self._terms.paths]
                 sources = [self._prepared, *self._terms.volumes.values()]
-                box = sandbox.Sandbox(os.path.join(self._box_dir, "box"), shown=shown, sources=sources)
+                box = sandbox.Sandbox(os.path.join(self._box_dir, "box"), shown=shown, sources=sources, tls_ca=self._terms.tls_ca)
                 self.slots.before_user = box.uncover
                 self.opened(box.etc)
                 self._box = (box, Scratch(os.path.join(self._box_dir, "scratch"), isolated=True))

@@ -23,7 +23,6 @@ from headway.agent.sandbox import STATUS_FD, WORK, Told, told
 from headway.agent.scratch import CHECKPOINT, put, read_plain
 from headway.agent.spawn import Launch, complete, launch
 from headway.agent.tokens import Tokens, waits_for
-from headway.domain.isolation import through_door
 from headway.domain.lifecycle import Outcome
 from headway.domain.task import Definition
 from headway.wire.exchange import Dependencies, ErrorInfo, Excess, Finished, Order
@@ -209,7 +208,7 @@ class Spawner:
         env["HEADWAY_CHECKPOINT_DIR"] = f"{directory}/{CHECKPOINT}"
         env["HEADWAY_DEADLINE"] = f"{(process.started_ms + definition.cap_ms) / 1000:.3f}"
         env |= self.granted.environment(order.definition, definition)
-        for name, value in self.tokens.environment(order, directory, through_door=through_door(definition)).items():
+        for name, value in self.tokens.environment(order, directory, definition).items():
             env.setdefault(name, value)
         if order.traceparent:
             env["TRACEPARENT"] = order.traceparent

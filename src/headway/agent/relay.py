@@ -15,10 +15,10 @@ import os
 import re
 import signal
 import socket
+import ssl
 import struct
 import sys
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import urlsplit
 
 from headway.agent import tree
@@ -102,7 +102,7 @@ class Peer:
 @dataclass
 class Relay:
     urls: list[str]
-    tls_ca: str | None
+    tls: ssl.SSLContext | None
     peers: dict[int, Peer] = field(default_factory=dict)
     open: int = 0
 
@@ -177,16 +177,19 @@ class Relay:
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, tuple[str, str]]:
         """To the first server that takes it: a connection, the name it is called by, and where its paths begin."""
+        why = ""
         for url in self.urls:
             parts = urlsplit(url)
             secure = parts.scheme == "https"
-            with contextlib.suppress(OSError, TimeoutError):
+            try:
                 async with asyncio.timeout(CONNECT_S):
-                    pair = await asyncio.open_connection(
-                        parts.hostname, parts.port or (443 if secure else 80), ssl=_tls(self.tls_ca) if secure else None
-                    )
+                    port = parts.port or (443 if secure else 80)
+                    pair = await asyncio.open_connection(parts.hostname, port, ssl=self.tls if secure else None)
+            except (OSError, TimeoutError) as error:  # also a certificate that is not to be believed
+                why = f": {error}" if str(error) else ": it does not answer"
+            else:
                 return (*pair, (parts.netloc.rpartition("@")[2], parts.path.rstrip("/")))
-        raise Refused("503 Service Unavailable", "unavailable", "no server can be reached")
+        raise Refused("503 Service Unavailable", "unavailable", f"no server can be reached{why}")
 
 
 async def _send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, left: int) -> None:
@@ -210,14 +213,10 @@ def _answer(refused: Refused) -> bytes:
     return f"{head}connection: close\r\n\r\n".encode() + body
 
 
-def _tls(ca: str | None) -> Any:
-    import ssl
-
-    return ssl.create_default_context(cafile=ca)
-
-
 def main() -> None:
     tree.prctl(tree.PR_SET_PDEATHSIG, signal.SIGKILL)
     os.nice(NICE - os.nice(0))  # less than tasks have: what they ask for here is not counted as theirs
     tls_ca, *urls = sys.argv[1:]
-    asyncio.run(Relay(urls, tls_ca or None).serve(socket.socket(fileno=LISTEN_FD)))
+    secure = any(url.startswith("https:") for url in urls)
+    tls = ssl.create_default_context(cafile=tls_ca or None) if secure else None
+    asyncio.run(Relay(urls, tls).serve(socket.socket(fileno=LISTEN_FD)))

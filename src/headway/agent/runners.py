@@ -26,9 +26,9 @@ from headway.agent.process import read_available
 from headway.agent.reports import Outbox
 from headway.agent.runner_box import RunnerBoxes
 from headway.agent.signals import RunnerDid, RunnerEnded, RunnerGaveBack, RunnerReady, Stimulus
-from headway.agent.tokens import Tokens
+from headway.agent.tokens import Tokens, Way
 from headway.agent.warm import runner_command
-from headway.domain.isolation import ISOLATED, through_door
+from headway.domain.isolation import ISOLATED
 from headway.domain.task import Definition
 from headway.logs import log
 from headway.wire.exchange import Order, Progress
@@ -53,7 +53,7 @@ class RunnerProcess:
         self.last_words = b""
         self.believed = True  # until it says what it cannot know
         self.writing = False
-        self.through_door = False  # it reaches the server only by the socket in its sandbox
+        self.way: Way | None = None  # to the server, where it is another than the agent's own
 
     def current(self) -> tuple[int, float]:
         """How many tasks it has begun, and when the last (CLOCK_BOOTTIME)."""
@@ -118,7 +118,7 @@ class Runners:
             os.close(fd)
         theirs.close()
         runner = RunnerProcess(number, pid, place, ours, shared, (stdout, stderr))
-        runner.through_door = definition is not None and through_door(recipes[definition].definition)
+        runner.way = self.tokens.way(recipes[definition].definition) if definition is not None else None
         self._by_number[number] = self._by_pid[pid] = runner
         self._loop.add(ours.fileno(), lambda: self._readable(runner))
         for stream, fd in ((STDOUT, stdout), (STDERR, stderr)):
@@ -246,7 +246,7 @@ class Runners:
             self._handle(RunnerGaveBack(number, message[1], now))
         elif kind == "token":
             current = self.running_task(number)
-            self._send(runner, ["token", *self.tokens.place(*(current or (0, 0)), through_door=runner.through_door)])
+            self._send(runner, ["token", *self.tokens.place(*(current or (0, 0)), runner.way)])
         elif kind == "ready":
             self._handle(RunnerReady(number, now))
 

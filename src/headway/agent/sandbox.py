@@ -29,6 +29,7 @@ from headway.domain.isolation import EVERYTHING, place
 
 WORK = "/task"
 DOOR = "headway.sock"  # in its /etc: the way to the server (door.py)
+AUTHORITY = "headway-ca.pem"  # in its /etc: by what a task with the node's network knows the server
 USER = 1000  # inside; outside it is the slot's
 FILTER_FD, STATUS_FD = 10, 11
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -52,7 +53,15 @@ CLONE_NEWNS, MS_BIND, MS_REC, MS_SLAVE = 0x0002_0000, 4096, 16384, 1 << 19
 class Sandbox:
     """Builds command lines. `folder` keeps the filter and the small files that every sandbox sees; slots' users may read it."""
 
-    def __init__(self, folder: str, *, shown: Sequence[str] = (), sources: Sequence[str] = (), program: str = "bwrap") -> None:
+    def __init__(
+        self,
+        folder: str,
+        *,
+        shown: Sequence[str] = (),
+        sources: Sequence[str] = (),
+        tls_ca: str | None = None,
+        program: str = "bwrap",
+    ) -> None:
         """`shown` is visible in every sandbox; of `sources`, parts may be shown to single tasks."""
         self._bwrap = shutil.which(program) or program
         os.makedirs(folder, mode=0o711, exist_ok=True)
@@ -61,6 +70,9 @@ class Sandbox:
         _put(self.filter, seccomp.program())
         self.etc = etc = os.path.join(folder, "etc")
         _copy_etc(etc)
+        if tls_ca:
+            with open(tls_ca, "rb") as file:
+                _put(os.path.join(etc, AUTHORITY), file.read())
         self._gate = os.path.join(folder, "gate.py")
         with open(os.path.join(os.path.dirname(__file__), "gate.py"), "rb") as file:
             _put(self._gate, file.read())

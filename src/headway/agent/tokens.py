@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from headway.agent.sandbox import DOOR
+from headway.agent.sandbox import AUTHORITY, DOOR
 from headway.agent.scratch import read_plain
+from headway.domain.isolation import through_door
+from headway.domain.task import Definition
 from headway.wire import task_token
 from headway.wire.exchange import Order
+
+Way = tuple[str, str | None]  # where the server is, and the authority to know it by
 
 
 class Tokens:
@@ -16,16 +20,23 @@ class Tokens:
         self._url, self._tls_ca = url, tls_ca
         self.key = b""
 
-    def place(self, task: int, attempt: int, *, through_door: bool) -> tuple[str, str, str | None]:
-        """For a function of a warm runner."""
-        token = task_token.make(self.key, task, attempt)
-        return (f"unix:/etc/{DOOR}", token, None) if through_door else (self._url, token, self._tls_ca)
+    def way(self, definition: Definition) -> Way:
+        """As its tasks see it."""
+        if through_door(definition):
+            return f"unix:/etc/{DOOR}", None
+        inside = definition.isolation == "sandbox" and self._tls_ca
+        return self._url, f"/etc/{AUTHORITY}" if inside else self._tls_ca
 
-    def environment(self, order: Order, directory: str, *, through_door: bool) -> dict[str, str]:
+    def place(self, task: int, attempt: int, way: Way | None) -> tuple[str, str, str | None]:
+        """For a function of a warm runner."""
+        url, tls_ca = way or (self._url, self._tls_ca)
+        return url, task_token.make(self.key, task, attempt), tls_ca
+
+    def environment(self, order: Order, directory: str, definition: Definition) -> dict[str, str]:
         """For a program. What its author set himself comes before it."""
         if not self.key:
             return {}
-        url, token, tls_ca = self.place(order.id, order.attempt, through_door=through_door)
+        url, token, tls_ca = self.place(order.id, order.attempt, self.way(definition))
         env = {"HEADWAY_URL": url, "HEADWAY_TOKEN": token, "HEADWAY_SUBTASKS": f"{directory}/subtasks"}
         if tls_ca:
             env["HEADWAY_TLS_CA"] = tls_ca
