@@ -6,7 +6,8 @@
 The speed of a shared machine drifts by up to two times within seconds, so single figures of different runs do not
 compare; the ratios of rounds measured next to each other do. The work: no-op functions with inputs of 100 bytes,
 submitted in bulk, from the first submit until the last one is recorded as done. Headway additionally carries 100
-tenants, three shapes of resources, an event stream and a dependency for every second task, and keeps results.
+tenants, three shapes of resources, an event stream and a dependency for every second task, and keeps results; `headway-plain`
+is Headway with the work of the others: one tenant, one shape, no dependencies, nobody listening. Results are kept there too.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ sys.path.insert(0, str(HERE))
 import install  # noqa: E402  (the folder is no package: its programs run in two environments)
 import services  # noqa: E402
 
-US = "headway"
+US, PLAIN = "headway", "headway-plain"
+FIGURE = {US: "end_to_end_per_s", PLAIN: "plain_per_s"}
 
 
 @dataclass
@@ -47,12 +49,12 @@ class Contender:
         if done.returncode != 0:
             raise SystemExit(f"{self.name}: the round failed with {done.returncode}, no figures")
         found = json.loads(done.stdout.decode().strip().splitlines()[-1])
-        return float(found["end_to_end_per_s"] if self.name == US else found["tasks"] / found["seconds"])
+        return float(found[FIGURE[self.name]] if self.name in FIGURE else found["tasks"] / found["seconds"])
 
 
 def main() -> int:
     options = _options()
-    wanted = options.only.split(",") if options.only else [US, "celery", "pgqueuer", "procrastinate"]
+    wanted = options.only.split(",") if options.only else [US, PLAIN, "celery", "pgqueuer", "procrastinate"]
     with tempfile.TemporaryDirectory(prefix="headway-peers-") as folder, _contenders(wanted, Path(folder)) as field_:
         for round_ in range(options.rounds):
             for contender in field_:
@@ -66,7 +68,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", help="names, comma-separated: headway, celery, pgqueuer, procrastinate")
+    parser.add_argument("--only", help="names, comma-separated: headway, headway-plain, celery, pgqueuer, procrastinate")
     return parser.parse_args()
 
 
@@ -75,10 +77,12 @@ def _contenders(wanted: list[str], folder: Path) -> Iterator[list[Contender]]:
     """The contenders that can run here, with their stores up."""
     found: list[Contender] = []
     with contextlib.ExitStack() as stores:
-        python = str(install.environment()) if set(wanted) - {US} else ""
-        if US in wanted:
-            bench = [sys.executable, "-m", "headway.bench.main", "--quick", "--only", "end_to_end", "--json"]
-            found.append(Contender(US, 0, "yes, results too", bench))
+        python = str(install.environment()) if set(wanted) - set(FIGURE) else ""
+        for name, figure in FIGURE.items():
+            if name in wanted:
+                scenario = figure.removesuffix("_per_s")
+                bench = [sys.executable, "-m", "headway.bench.main", "--quick", "--only", scenario, "--json"]
+                found.append(Contender(name, 0, "yes, results too", bench))
         if {"pgqueuer", "procrastinate"} & set(wanted):
             dsn = stores.enter_context(services.postgres(folder))
             for name, tasks in (("pgqueuer", 40_000), ("procrastinate", 2_000)):
@@ -99,20 +103,24 @@ def _race(python: str, name: str, where: str, tasks: int) -> list[str]:
 
 
 def _report(contenders: list[Contender]) -> None:
-    ours = next((c for c in contenders if c.name == US), None)
-    print(f"{'':<14} {'tasks/s':>10}  {'headway is':>11}  durable")
+    ours = {c.name: c for c in contenders if c.name in FIGURE}
+    print(f"{'':<14} {'tasks/s':>10}  {'headway is':>11}  {'plain':>11}  durable")
     out: dict[str, dict[str, object]] = {}
     for contender in contenders:
+        rates = contender.rates
         # The ratio of each round, then their median: a drift between rounds leaves it alone.
-        ratios = [a / b for a, b in zip(ours.rates, contender.rates, strict=True)] if ours else []
-        ratio = statistics.median(ratios) if ratios and contender is not ours else None
-        times = f"{ratio:.1f} times" if ratio else ""
-        print(f"{contender.name:<14} {statistics.median(contender.rates):>10,.0f}  {times:>11}  {contender.durable}")
+        ratios = {
+            name: statistics.median(a / b for a, b in zip(our.rates, rates, strict=True))
+            for name, our in ours.items()
+            if contender.name not in FIGURE
+        }
+        times = "  ".join(f"{f'{ratios[name]:.2f} times' if name in ratios else '':>11}" for name in FIGURE)
+        print(f"{contender.name:<14} {statistics.median(rates):>10,.0f}  {times}  {contender.durable}")
         out[contender.name] = {
-            "per_s": round(statistics.median(contender.rates), 1),
-            "rounds": [round(rate, 1) for rate in contender.rates],
+            "per_s": round(statistics.median(rates), 1),
+            "rounds": [round(rate, 1) for rate in rates],
             "durable": contender.durable,
-            **({"ratio": round(ratio, 2)} if ratio else {}),
+            **{word: round(ratios[name], 2) for name, word in ((US, "ratio"), (PLAIN, "ratio_plain")) if name in ratios},
         }
     print(json.dumps(out))
 

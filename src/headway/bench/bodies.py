@@ -33,6 +33,11 @@ def ready(count: int) -> bytes:
     return _encode([_task(at, edges=False) for at in range(count)])
 
 
+def plain(count: int) -> bytes:
+    """A bulk of nothing but functions and inputs: what every queue can do."""
+    return _encode([{"function": NOOP, "input": _input()} for _ in range(count)])
+
+
 def single(_count: int = 1) -> bytes:
     """One task."""
     return _encode(_task(0, edges=False))
@@ -51,6 +56,7 @@ def executables(count: int) -> bytes:
 KINDS: dict[str, Callable[[int], bytes]] = {
     "mixed": mixed,
     "ready": ready,
+    "plain": plain,
     "single": single,
     "clock": clock,
     "executables": executables,

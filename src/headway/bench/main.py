@@ -108,7 +108,7 @@ async def _scenarios(instance: Instance, options: argparse.Namespace, report: di
     size = scenarios.QUICK if options.quick else scenarios.FULL
     first = before = await floor.measure(instance.connection)
     for name, scenario in scenarios.SCENARIOS.items():
-        if options.only and name not in options.only:
+        if name not in (options.only or set(scenarios.SCENARIOS) - set(scenarios.ASKED_FOR)):
             continue
         _tell(f"{name} ...")
         report |= await scenario(instance, size)

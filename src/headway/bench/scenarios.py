@@ -123,6 +123,14 @@ async def end_to_end(instance: Instance, size: Size) -> dict[str, Any]:
     }
 
 
+async def plain(instance: Instance, size: Size) -> dict[str, Any]:
+    """Bulk submission by one tenant, of one shape, without dependencies or listeners: what peers are measured with."""
+    plan = Plan(instance.url, [instance.token], "plain", per_request=BULK, connections=4, seconds=size.submit_s)
+    sent, ids, ended = await _complete(instance, plan)
+    await _require_noops(instance, ids, sent)
+    return {"plain_per_s": three_digits(sent.tasks / (ended - sent.began)), "plain_tasks": sent.tasks}
+
+
 async def drain(instance: Instance, size: Size) -> dict[str, Any]:
     """How fast a backlog shrinks while at least `depth` tasks still wait, and how fast it was submitted."""
     found: dict[str, float | None] = {"10000": None, "1000000": None}
@@ -144,12 +152,14 @@ async def drain(instance: Instance, size: Size) -> dict[str, Any]:
     return {"drain_per_s": found, "submit_bulk_per_s": three_digits(tasks / seconds)}
 
 
+ASKED_FOR = ("plain",)  # measured only when named
 SCENARIOS: dict[str, Callable[[Instance, Size], Awaitable[dict[str, Any]]]] = {
     "idle": idle,
     "latency": latency,
     "submit_single": submit_single,
     "executables": executables,
     "end_to_end": end_to_end,
+    "plain": plain,
     "drain": drain,  # last: it leaves a million tasks behind
 }
 
