@@ -43,6 +43,7 @@ insert into node (id, name, boot, capacity, state) select n, 'node-' || n, 'boot
 from generate_series(1, {NODES + 5}) n;
 update duty set holder = 'test', epoch = 1, expires_at = 'infinity';
 insert into tree_part (tree, level, first, last) values ({TREE}, 0, {FIRST}, {FIRST + TASKS - 1}), ({TREE}, 1, 1, 1), ({TREE}, 2, 2, 2);
+insert into tree_level (tree, level, total) values ({TREE}, 0, {TASKS}), ({TREE}, 1, 1);
 """
 
 
@@ -117,7 +118,7 @@ CASES = [
     Case("tree.release_level", (TREE, 0, FIRST, BATCH), {"task_pkey"}, 2 * BATCH + BATCH // 10, BATCH // 10),
     Case("tree.to_cancel", (TREE, 3, 0, BATCH), {"task_pkey"}, BATCH, BATCH),
     Case("tree.to_cancel", (TREE, 0, FIRST + 100, BATCH), {"task_pkey"}, BATCH, BATCH),
-    Case("tree.begun", (TREE,), {"task_node"}, NODES * HERE, 1),
+    Case("tree.begun", (TREE,), {"task_node", "task_pkey"}, HERE + 1 + 10, 1),
     Case("explain.held", ([7], 301), {"task_node"}, 301, 301),
     Case("explain.ahead", (1, NOW, 0, 0, BATCH), {"task_ready"}, SHAPES * (BATCH + 2), 1),
 ]  # fmt: skip
@@ -211,7 +212,7 @@ async def test_statements_prepared_when_there_was_nothing_read_no_more_later(pos
 async def _drain(dsn: str) -> None:
     await _fill(dsn, "analysed")
     connection = await asyncpg.connect(dsn, server_settings={"search_path": "headway"})
-    await connection.execute("delete from task; delete from edge; delete from node; delete from tree_part")
+    await connection.execute("delete from task; delete from edge; delete from node; delete from tree_part; delete from tree_level")
     await connection.execute("vacuum analyze task")
     await connection.close()
 

@@ -70,8 +70,18 @@ select coalesce(sum(total), 0)::bigint as total, coalesce(sum(succeeded), 0)::bi
 from tree_level where tree = $1;
 
 -- name: begun
--- Whether a node answers for a task of the tree now.
-select exists (select 1 from task where state in (3, 4, 5) and node >= 0 and tree = $1);
+-- Whether a node answers for a task of the tree now. Among few held tasks it is looked for by the nodes, otherwise from the lowest level up.
+select case
+    when (select count(*) from (select 1 from task where state in (3, 4, 5) and node >= 0 limit 1001) held) <= 1000
+    then exists (select 1 from task where state in (3, 4, 5) and node >= 0 and tree = $1)
+    else exists (
+        select 1 from (select level from tree_going where tree = $1 order by level) g
+        cross join lateral (
+            select 1 from tree_part p join task t on t.id between p.first and p.last
+            where p.tree = $1 and p.level = g.level and t.state in (3, 4, 5) limit 1
+        ) t
+    )
+end;
 
 -- name: live_ids
 select t.id from (select first, last from tree_part where tree = $1 order by first) p
