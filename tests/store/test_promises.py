@@ -7,6 +7,7 @@ import pytest
 
 from headway.api.tasks import _promise
 from headway.control import promises
+from headway.control.outlook import PlanState
 from headway.control.promises import _Count
 from headway.domain.queues import Queue
 from headway.errors import CannotPromise
@@ -69,6 +70,46 @@ async def test_with_room_it_is_promised_at_once_and_without_nodes_nothing_is(dsn
         await ScriptedAgent(core).join()
         assert await core.promises.wait(1, asked) == 0.0
         assert await core.promises.wait(1, await drafts(core, function(at="2099-01-01T00:00:00Z"))) is None
+
+
+async def test_how_many_tasks_came_while_nothing_waited_does_not_make_a_bulk_late(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core, cpus=1).join()
+        await submit(core, *[function(resources=WHOLE) for _ in range(3)])
+
+        async def idle_again() -> bool:
+            plan = await core.outlook.read()
+            if plan.utilisation == 0 and 1 in plan.tenants and plan.tenants[1].rate > 0:
+                return True
+            reply = await agent.say(heartbeat=True)
+            await agent.say(received=[(order.id, order.attempt) for order in reply.orders])
+            await agent.succeed(*reply.orders)
+            return False
+
+        await eventually(idle_again)
+        bulk = await drafts(core, *[function(resources=WHOLE, on_late="refuse", delay_tolerance="1s") for _ in range(3_000)])
+        assert await core.promises.wait(1, bulk) is None, "nobody knows how fast they would be served"
+        await core.promises.check(1, bulk)
+
+
+async def test_a_tenant_with_tasks_that_wait_is_promised_what_it_is_served_with_meanwhile(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core, cpus=1).join()
+        await submit(core, *[function(resources=WHOLE) for _ in range(5_000)])
+        served = 0.0
+        while not served:
+            before = await core.outlook.read()
+            await agent.succeed(*await agent.orders())
+
+            async def said(before: PlanState = before) -> PlanState | None:
+                plan = await core.outlook.read()
+                return plan if plan != before else None
+
+            plan = await eventually(said)
+            served = plan.tenants[1].served if 1 in plan.tenants else 0.0
+        wait = await core.promises.wait(1, await drafts(core, function(resources=WHOLE)))
+        assert wait is not None
+        assert wait > 0
 
 
 async def test_a_count_goes_on_by_what_is_stored_and_what_starts_until_the_next_one(dsn, monkeypatch):

@@ -121,6 +121,27 @@ async def test_a_cancelled_tree_goes_on_where_it_was(dsn):
         assert await agrees(core, receipt.tree)
 
 
+async def test_a_tree_that_was_cancelled_after_a_failure_comes_back_whole_and_a_task_cancelled_alone_does_not(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        receipt = await submit(core, *diamond(), tree="t")
+        await agent.succeed(*await agent.orders())
+        left, right = await agent.orders(2)
+        await agent.fail(left)
+        await core.trees.cancel(receipt.tree or 0)
+        await agent.fail(right)
+        assert sorted(await states(core, receipt.ids)) == ["cancelled", "failed", "skipped", "succeeded"]
+        assert await core.trees.retry(receipt.tree or 0, 1) == 3
+        left, right = await agent.orders(2)
+        await agent.fail(left)
+        await core.actions.cancel([right.id])
+        await agent.fail(right)
+        assert await core.trees.retry(receipt.tree or 0, 1) == 1, "nobody wants the other"
+        await agent.succeed(*await agent.orders())
+        assert await tree_state(core, receipt.tree) == "cancelled", "the last was skipped"
+        assert await agrees(core, receipt.tree)
+
+
 async def test_a_strict_tree_starts_over_at_the_level_that_failed(dsn):
     async with engine(dsn) as core:
         agent = await ScriptedAgent(core, cpus=8).join()

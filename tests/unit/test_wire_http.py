@@ -6,7 +6,9 @@ import asyncio
 import socket
 import ssl
 import subprocess
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -232,6 +234,30 @@ async def test_a_stream_that_breaks_says_so_after_what_had_come() -> None:
                 await anext(body)
         await http.close()
     assert got == [b"one"]
+
+
+def test_a_loop_that_ends_while_a_stream_is_half_read_has_nothing_to_complain_about() -> None:
+    complaints: list[dict[str, Any]] = []
+    left: list[AsyncIterator[bytes]] = []  # as the traceback of an error holds on to it, when `| head` has read enough
+
+    async def endless(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n")
+
+    async def pieces(http: Http) -> AsyncIterator[bytes]:
+        async with http.stream("GET", "/") as (_, body):
+            async for piece in body:
+                yield piece
+
+    async def read_one() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        async with serving(endless) as server:
+            http = Http(server.url)
+            left.append(pieces(http))
+            assert await anext(left[0]) == b"one"
+            await http.close()
+
+    asyncio.run(read_one())
+    assert not complaints
 
 
 async def test_a_slow_reader_slows_the_stream_down_and_gets_all_of_it() -> None:

@@ -38,13 +38,14 @@ _OPEN_PEAK = query("queue.open_peak")
 
 
 class TenantState(msgspec.Struct, omit_defaults=True):
-    """`share` is weighted and averaged, `rate` is tasks handed out in a second."""
+    """`share` is weighted and averaged, `rate` is tasks handed out in a second, `served` the same for as long as some of its tasks wait."""
 
     share: float = 0.0
     rate: float = 0.0
     waiting: int = 0  # tasks the planner knows of, at most 4,000 of each shape; none while it has as many running as it may
     due: int = 0  # of those
     at_quota: bool = False  # it has as many running as it may
+    served: float = 0.0  # 0: not known. Where nothing waits, a rate says how many tasks came, not how many could be served
 
 
 class KeptState(msgspec.Struct):
@@ -96,6 +97,7 @@ class Outlook:
     peak: Episode | None = None
     shares: dict[int, float] = field(default_factory=dict)  # averaged
     rates: dict[int, float] = field(default_factory=dict)
+    served: dict[int, tuple[float, float]] = field(default_factory=dict)  # (tasks, seconds), of tenants with tasks that wait
     _promoted_ids: set[int] = field(default_factory=set)
     _epoch: int = -1
     _seen_at: datetime.datetime | None = None
@@ -159,7 +161,20 @@ class Outlook:
             self.rates[tenant] = self.rates.get(tenant, rate) + fresh * (rate - self.rates.get(tenant, rate))
             if tenant not in usage.tenants and self.shares[tenant] < 1e-6:
                 del self.shares[tenant], self.rates[tenant]
+        self._serve(passed)
         handed.clear()
+
+    def _serve(self, passed: float) -> None:
+        """How fast those are served that had tasks waiting at the last look and have now."""
+        usage, handed, keep = self.planner.board.usage, self.planner.conditions.handed, math.exp(-max(passed, 0.0) / SHARE_S)
+        before, self.served = self.served, {}
+        for tenant, held in usage.tenants.items():
+            if held.groups <= 0:
+                continue
+            if (known := before.get(tenant)) is None:
+                self.served[tenant] = (0.0, 0.0)
+            else:
+                self.served[tenant] = (known[0] * keep + handed.get(tenant, 0), known[1] * keep + max(passed, 0.1))
 
     async def _promote(self) -> None:
         """Tasks that are due and still wait are urgent from now on, and their clients are told."""
@@ -262,7 +277,8 @@ class Outlook:
 
     def _tenant(self, tenant: int, waiting: tuple[int, int]) -> TenantState:
         at_quota = not self.planner.board.usage.allowance(tenant, (), 1)
-        return TenantState(self.shares[tenant], self.rates.get(tenant, 0.0), *waiting, at_quota)
+        tasks, seconds = self.served.get(tenant, (0.0, 0.0))
+        return TenantState(self.shares[tenant], self.rates.get(tenant, 0.0), *waiting, at_quota, tasks / seconds if seconds else 0.0)
 
     def _measure(self, state: PlanState) -> None:
         names = self.planner.tenants.names

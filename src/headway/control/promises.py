@@ -16,7 +16,7 @@ from headway.control.clock import Clock
 from headway.control.definitions import Interned
 from headway.control.draft import Draft
 from headway.control.fleet import Fleet
-from headway.control.outlook import Outlook, PlanState
+from headway.control.outlook import Outlook, PlanState, TenantState
 from headway.control.scenes import Scenes
 from headway.domain.units import duration_text
 from headway.errors import CannotPromise
@@ -36,6 +36,7 @@ FEW = 500
 AT_ONCE = 200
 MOST = 10_000
 _READY = query("allowance.ready")
+_UNKNOWN = TenantState()
 
 
 @dataclass
@@ -115,13 +116,14 @@ class Promises:
         if count is None or now - count.at >= COUNT_S:
             count = await self._count(tenant, now)
         count.used = now
-        own = plan.tenants.get(tenant)
-        rate = own.rate if own is not None and own.rate > 0 else plan.drain_per_s
+        own = plan.tenants.get(tenant, _UNKNOWN)
+        leaving = own.rate or plan.drain_per_s
+        served = own.served or (plan.drain_per_s if plan.utilisation >= FULL else 0.0)  # of a fleet with room it says what came
         nodes = sum(not node.closed for node in self.fleet.nodes.values())
         if count.ends:  # what others do does not matter
             return Load(nodes, 1.0, count.now(now, 0.0), 0.0, plan.top_k, count.ends)
         rivals = sum(1 for one, other in plan.tenants.items() if other.waiting and one != tenant) + 1
-        return Load(nodes, plan.utilisation, count.now(now, rate), rate, plan.top_k, self._ends, rivals)
+        return Load(nodes, plan.utilisation, count.now(now, leaving), served, plan.top_k, self._ends, rivals)
 
     async def _next_ends(self, plan: PlanState) -> tuple[float, ...]:
         """When what runs will probably have ended, on a full fleet where that is seldom."""

@@ -105,10 +105,11 @@ async def _retry(connection: Connection, tree: int, tenant: int | None, effects:
     if await connection.fetchval(_KNOWN, tree) < sums["total"]:
         raise Conflict(f"part of tree {tree} is no longer on record", hint="its history was dropped by retention: submit it anew")
     await connection.execute(_STAGE)
-    await connection.execute(_COLLECT, tree, _states(sums))
+    states = _states(sums, whole=row["cancel_at"] is not None)
+    await connection.execute(_COLLECT, tree, states)
     await connection.fetch(_LOCK)
     await connection.fetch(_LOCK_BEHIND)
-    await connection.execute(_COLLECT, tree, _states(sums))
+    await connection.execute(_COLLECT, tree, states)
     while await connection.execute(_REFUSE) != "DELETE 0":
         pass
     levels = await connection.fetch(_LEVELS)
@@ -134,10 +135,11 @@ def _a_day_apart(first: int, last: int) -> list[int]:
     return [*(first_id_of(ms) for ms in range(ms_of(first), ms_of(last), DAY_MS)), first, last]
 
 
-def _states(sums: Any) -> list[int]:
-    """What is run again. Somebody who cancelled one task of a tree that failed did not want that one to run."""
+def _states(sums: Any, *, whole: bool) -> list[int]:
+    """What is run again. Somebody who cancelled one task of a tree that failed did not want that one to run; who cancelled the `whole`
+    tree wants all of it back."""
     failed = [State.FAILED, State.EXPIRED, State.SKIPPED]
-    if sums["failed"] or sums["expired"] or not sums["cancelled"]:
+    if not whole and (sums["failed"] or sums["expired"] or not sums["cancelled"]):
         return [int(state) for state in failed]
     return [int(state) for state in (*failed, State.CANCELLED)]
 

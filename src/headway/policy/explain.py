@@ -141,9 +141,17 @@ def _room(facts: Facts) -> Cause | None:
     words = "; ".join(f"{_named(facts.refusals, reason, count)} {reason}" for reason, count in counted.most_common(5))
     if not possible:
         return Cause("impossible", f"no node could ever run it: {words}", f"a node with {describe(facts.asked)}")
+    open_nodes = [refusal for refusal in possible if not refusal.closed]
+    if not open_nodes:
+        return Cause("closed", f"no node takes it: {words}", _reopened(possible))
     if facts.kept is not None:
         words += f"; node {facts.kept} is being kept free for it"
-    return Cause("room", f"no node has room: {words}", f"{describe(facts.asked)} become free on one of {len(possible)} nodes")
+    return Cause("room", f"no node has room: {words}", f"{describe(facts.asked)} become free on one of {len(open_nodes)} nodes")
+
+
+def _reopened(closed: Sequence[Refusal]) -> str:
+    draining = sorted(refusal.node for refusal in closed if refusal.reason.endswith("it is draining"))
+    return f"headway node undrain {draining[0]}, or another node" if draining else "one of them takes tasks again, or another node"
 
 
 def _named(refusals: Sequence[Refusal], reason: str, count: int) -> str:
@@ -166,7 +174,7 @@ def estimate(facts: Facts, causes: Sequence[Cause]) -> Start | None:
 
     Then tasks of its tenant are handed out at some rate, and it is the (ahead + 1)-th of them.
     """
-    if any(cause.code in ("paused", "cancelling", "impossible", "no_node", "dependency", "limit") for cause in causes):
+    if any(cause.code in ("paused", "cancelling", "impossible", "no_node", "closed", "dependency", "limit") for cause in causes):
         return None
     wait = put_off = 0.0
     for cause in causes:

@@ -18,7 +18,7 @@ class Load(msgspec.Struct, frozen=True):
     nodes: int
     utilisation: float
     ahead: int  # ready tasks of the same tenant
-    per_s: float  # how many of them start in a second, lately; 0 = not known
+    per_s: float  # how many of them start in a second while others wait; 0 = not known
     round: int  # tasks the planner hands out at once
     ends: tuple[float, ...] = ()  # when what runs will probably have ended, in order, if the fleet is full and that is known
     rivals: int = 1  # tenants that take turns

@@ -79,11 +79,12 @@ def need_of(resources: Resources) -> Need:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a node cannot take a task now; `ever` says that an empty node could not either."""
+    """Why a node cannot take a task now; `ever` says that an empty node could not either, `closed` that it takes no task at all."""
 
     node: str
     reason: str
     ever: bool
+    closed: bool = False
 
 
 def refuse(asked: Resources, node: NodeRoom) -> Refusal | None:
@@ -93,7 +94,7 @@ def refuse(asked: Resources, node: NodeRoom) -> Refusal | None:
     if short := shortfall(asked, node.capacity.amounts()):
         return Refusal(node.name, f"is too small: {', '.join(short)} (asked: {describe(asked)})", ever=True)
     if node.closed:
-        return Refusal(node.name, f"takes no new tasks: it {node.closed}", ever=False)
+        return Refusal(node.name, f"takes no new tasks: it {node.closed}", ever=False, closed=True)
     if node.kept is not None and node.kept.asked != asked:
         return Refusal(node.name, f"is being kept free for task {node.kept.task}", ever=False)
     if node.room_for(need_of(asked), 1) <= 0:

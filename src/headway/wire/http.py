@@ -11,7 +11,6 @@ byte of the request left this process, so that anything may be tried again after
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import socket
 import time
@@ -108,26 +107,22 @@ class Http:
         except TimeoutError:
             raise TimeoutError(f"{method} {self.base_url}{path}: no answer within {timeout} s") from None
 
-    @contextlib.asynccontextmanager
-    async def stream(
-        self, method: str, path: str, *, headers: dict[str, str] | None = None, timeout: float | None = 30.0
-    ) -> AsyncIterator[tuple[Response, AsyncIterator[bytes]]]:
+    def stream(self, method: str, path: str, *, headers: dict[str, str] | None = None, timeout: float | None = 30.0) -> Streamed:
         """The head of the answer, at the latest after `timeout`, and its body piece by piece as long as it comes."""
-        message = self._message(method, path, b"", "", headers)
+        return Streamed(self, self._message(method, path, b"", "", headers), f"{method} {self.base_url}{path}", timeout)
+
+    async def begin(self, message: bytes, what: str, timeout: float | None) -> tuple[_Connection, Response]:
+        """A connection of its own, and the head of the answer."""
         try:
             async with asyncio.timeout(timeout):
                 connection = await self._connect()
                 try:
-                    response = await connection.send(message, whole=False)
+                    return connection, await connection.send(message, whole=False)
                 except BaseException:
                     connection.close()
                     raise
         except TimeoutError:
-            raise TimeoutError(f"{method} {self.base_url}{path}: no answer within {timeout} s") from None
-        try:
-            yield response, connection.pieces()
-        finally:
-            connection.close()
+            raise TimeoutError(f"{what}: no answer within {timeout} s") from None
 
     async def close(self) -> None:
         """Close every connection; requests under way end with ConnectionError."""
@@ -186,6 +181,24 @@ class Http:
         if self._socket:
             return await loop.create_unix_connection(lambda: _Connection(loop, self._open), self._socket)
         return await loop.create_connection(lambda: _Connection(loop, self._open), self._host, self._port, ssl=self._tls)
+
+
+class Streamed:
+    """An answer that comes piece by piece; left, its connection is closed.
+
+    Not written as a generator: when a loop ends with streams half read, it closes all generators at once, and one inside another in
+    the wrong order.
+    """
+
+    def __init__(self, http: Http, message: bytes, what: str, timeout: float | None) -> None:
+        self._http, self._asked = http, (message, what, timeout)
+
+    async def __aenter__(self) -> tuple[Response, AsyncIterator[bytes]]:
+        self._connection, response = await self._http.begin(*self._asked)
+        return response, self._connection.pieces()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._connection.close()
 
 
 class _Connection(asyncio.Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +19,8 @@ from headway.policy.room import Refusal
 NOW = datetime.datetime(2026, 11, 15, tzinfo=datetime.UTC)
 ASKED = Resources(cpus_milli=500)
 FULL = Refusal("n1", "is full: cpus", ever=False)
+DRAINING = Refusal("n3", "takes no new tasks: it is draining", ever=False, closed=True)
+LOST = Refusal("n4", "takes no new tasks: it is lost", ever=False, closed=True)
 NEVER = Refusal("n2", "has no label gpu=a100", ever=True)
 
 
@@ -67,6 +70,22 @@ def test_nodes_that_could_never_take_it_are_not_named_when_others_are_merely_ful
     answer = explain(facts(refusals=[FULL, NEVER], nodes=2, rate_per_s=1.0))
     assert answer.causes[0].code == "room"
     assert "gpu" not in answer.summary
+
+
+@pytest.mark.parametrize(("refusal", "remedy"), [(DRAINING, "headway node undrain n3"), (LOST, "one of them takes tasks again")])
+def test_where_every_node_is_closed_room_does_not_help_and_nothing_is_foretold(refusal, remedy):
+    answer = explain(facts(refusals=[refusal, NEVER], nodes=2, rate_per_s=1.0, ahead=3))
+    assert answer.causes[0].code == "closed"
+    assert answer.summary == f"no node takes it: node {refusal.node} {refusal.reason}"
+    assert answer.causes[0].remedy.startswith(remedy)
+    assert answer.start is None
+
+
+def test_a_closed_node_is_none_of_those_where_room_would_help():
+    answer = explain(facts(refusals=[FULL, DRAINING], nodes=2, rate_per_s=1.0))
+    assert answer.causes[0].code == "room"
+    assert answer.causes[0].remedy.endswith("on one of 1 nodes")
+    assert answer.start is not None
 
 
 def test_at_peak_the_time_of_promotion_is_given():
