@@ -42,7 +42,6 @@ TIERS = (("basic", 0.7, 0.5), ("regular", 1.0, 1.0))  # cumulative part, cpus
 MEAN_CPUS = 0.65
 QUANTILES = (0.5, 0.75, 0.9, 0.95)
 PATIENT = {"HEADWAY_FENCE_S": "60", "HEADWAY_LOST_S": "70"}  # a busy machine may stand still for a while
-LONGEST_TURN_S = 0.5
 LOOK_AFTER_S = 1.0  # a task that waits so long is asked about
 
 _TIMES = "select id, eligible_at, start_by, leased_at, started_at, ended_at, node from headway.task_anywhere where id = any ($1::bigint[])"
@@ -73,8 +72,8 @@ class Recording:
 
     @property
     def turn_s(self) -> float:
-        """From an end to the lease that takes its place: what took longer waited for something else."""
-        return fmean([turn for turn in self.turns if turn < LONGEST_TURN_S] or [0.0])
+        """From an end to the lease that takes its place, at the median: what took much longer waited for something else."""
+        return median(self.turns or [0.0])
 
     @property
     def within(self) -> int:

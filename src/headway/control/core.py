@@ -61,6 +61,7 @@ from headway.control.sessions import Sessions
 from headway.control.starting import Starter
 from headway.control.steering import Steering
 from headway.control.streaming import Streams
+from headway.control.sweeper import Sweeper
 from headway.control.tenants import Tenants
 from headway.control.timekeeper import Timekeeper
 from headway.control.tree_actions import TreeActions
@@ -210,6 +211,7 @@ class Core:
         )
         self.exchanges.held = self.reaper.watch.held
         self.archivist = Archivist(database, self.leader, clock, settings.retention_days)
+        self.sweeper = Sweeper(database, bus)
 
     async def start(self) -> None:
         """Open the database, claim a number, make partitions, run everything."""
@@ -240,7 +242,7 @@ class Core:
             self.admission.lanes.run, self.desk.lanes.run, self.heartbeats.run, self.notifier.run, self.waiting.run, self._beats,
             planner.run, timekeeper.run, firing.run, feasibility.run, preemption.run, Loop("reaper", self.leader, self.reaper.run_once).run,
             dispatcher.run, self.deliveries.run,
-            outlook.run, reserving.run, self.allowances.run, bounded_waiting.run,
+            outlook.run, reserving.run, self.allowances.run, bounded_waiting.run, self.sweeper.run,
             Loop("planner", self.leader, self.impossible.run_once).run,
             Loop("archivist", self.leader, self._archive).run,
         ]  # fmt: skip

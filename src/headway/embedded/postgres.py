@@ -50,7 +50,7 @@ SETTINGS: dict[str, str] = {
     "checkpoint_timeout": "15min",
     "checkpoint_completion_target": "0.9",
     "wal_buffers": "16MB",
-    "autovacuum_naptime": "5s",
+    "autovacuum_naptime": "60s",  # the hot table is swept by the servers while tasks go through it
     "autovacuum_max_workers": "2",
     "autovacuum_worker_slots": "4",
     "autovacuum_vacuum_cost_delay": "0",  # hot tables turn over wholly within seconds

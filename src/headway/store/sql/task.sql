@@ -178,6 +178,10 @@ with fence as materialized (
 update task t set state = 2 from due where t.id between due.id and due.id and +t.state = 1
 returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms;
 
+-- name: sweep
+-- Makes the room of dead rows free again, unless somebody does it already.
+vacuum (skip_locked, truncate false, parallel 0) task;
+
 -- name: next_due
 -- When the next scheduled task comes due, as seconds from now (negative: overdue), and whether a large release goes on.
 select (select extract(epoch from eligible_at - clock_timestamp())::float8 from task where state = 1 order by eligible_at limit 1)
