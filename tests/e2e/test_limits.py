@@ -63,6 +63,18 @@ while True:
     assert room.disk <= excess["used"] <= 1.3 * room.disk
 
 
+def test_no_single_file_of_a_sandbox_can_be_larger_than_its_disk(server: ScriptedServer) -> None:
+    """The kernel holds that, for every process inside and from its first instruction on."""
+    code = "import os, resource\nopen(os.environ['HEADWAY_RESULT'], 'w').write(str(resource.getrlimit(resource.RLIMIT_FSIZE)[0]))"
+    ends = server.run_many(server.define(command=python(code), isolation="sandbox", resources=ROOM), [b""] * 20)
+    assert {end.result for end in ends} == {str(ROOM.disk).encode()}
+    fill = "import os, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_DFL)\nfd = os.open('f', os.O_WRONLY | os.O_CREAT)\n"
+    for way in ("while True: os.write(fd, bytes(2**20))", "os.posix_fallocate(fd, 0, 2**30)", "os.truncate(fd, 2**40)"):
+        ref = server.run(server.define(command=python(fill + way), isolation="sandbox", resources=ROOM))
+        assert server.outcome(ref) is Outcome.DISK_FULL, way
+        assert server.error(ref)["excess"]["used"] <= ROOM.disk + MIB
+
+
 def test_files_without_a_name_count_too(server: ScriptedServer, level: str) -> None:
     code = """
 import os

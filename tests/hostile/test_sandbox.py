@@ -266,6 +266,24 @@ def test_namespaces_families_terminals_and_personalities_are_looked_at(tmp_path:
     assert (answers["unix"], answers["inet"], answers["persona_read"]) == (0, 0, 0)
 
 
+def test_blocks_can_be_freed_and_not_reserved(tmp_path: Path) -> None:
+    """A reservation of any size takes no time: a watch on what was written would come too late."""
+    need_sandbox(tmp_path / "probe")
+    fallocate, ioctl = seccomp.FALLOCATE[COLUMN], seccomp.IOCTL[COLUMN]
+    answers = filtered(
+        tmp_path,
+        {
+            "reserve": (fallocate, -1, 0, 0, 4096),
+            "beyond_the_end": (fallocate, -1, 1, 0, 4096),
+            "zeros": (fallocate, -1, 0x10, 0, 4096),
+            "old_way": (ioctl, -1, 0x4030_582A, 0),
+            "hole": (fallocate, -1, 3, 0, 4096),
+        },
+    )
+    assert answers.pop("hole") == errno.EBADF
+    assert set(answers.values()) == {errno.EOPNOTSUPP}
+
+
 def test_every_denied_call_is_in_the_documentation() -> None:
     page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
     assert [name for name in seccomp.DENIED if f"`{name}`" not in page] == []

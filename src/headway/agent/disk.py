@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 FASTEST = 8 * 2**30  # bytes a second: more than the 6 GiB that a quiet machine was seen to write into its page cache
 MARGIN = 0.01  # of the limit: what may be written between two looks when there is no room left
 SHORTEST_S, LONGEST_S = 0.0002, 0.1
+SLOW, SLOW_S = 64 * 2**20, 0.001  # one that writes less than this a second is not looked at more often: it may live close to its limit
 DEAR_S = 0.002  # a look that takes longer is not taken every time
 PART = 0.1  # of the time may go into dear looks
 ENTRY = 4096  # every file costs at least a block, or its inode does
@@ -31,6 +32,8 @@ class Watched:
     def __init__(self, folders: tuple[str, ...], limit: int, pids: Callable[[], list[int]]) -> None:
         self.folders, self.limit, self.pids = folders, limit, pids
         self.used = 0  # at the last look
+        self.looked = time.monotonic()  # when that was
+        self.slow = True  # it was no fast writer then
         self.over = False
         # The first look is when it could have written its limit: most tasks have ended by then, and cost nothing here.
         self.ask_at = time.monotonic() + min(LONGEST_S, limit / FASTEST)
@@ -51,14 +54,19 @@ def check(watched: Watched, now: float) -> float:
             watched.over = True
             return LONGEST_S
         room = watched.limit - watched.used
-    pause = min(LONGEST_S, max(SHORTEST_S, (room + watched.limit * MARGIN) / FASTEST))
-    watched.ask_at = time.monotonic() + pause
-    return pause
+    pause = min(LONGEST_S, max(SLOW_S if watched.slow else SHORTEST_S, (room + watched.limit * MARGIN) / FASTEST))
+    watched.ask_at = now + pause
+    return max(watched.ask_at - time.monotonic(), 0.0)
 
 
 def _look(watched: Watched, pids: list[int], now: float) -> None:
     began = time.process_time()
-    watched.used = used(watched.folders, watched.limit) + nameless(pids)
+    before, watched.used = watched.used, used(watched.folders, watched.limit)
+    watched.slow = watched.used - before < SLOW * (now - watched.looked)
+    watched.looked = now
+    if watched.used > watched.limit:
+        return  # the rest would only take time, and it goes on writing
+    watched.used += nameless(pids)
     took = time.process_time() - began  # of the CPU: on a busy machine a look may also have to wait
     watched.dear = took > DEAR_S
     if watched.dear:

@@ -40,10 +40,8 @@ def main() -> None:
     watches: Watches = {}
     pause: float | None = None
     sock.send(b"ready")
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
     while True:
-        if poll.poll(None if pause is None else pause * 1000):
+        if select.select([sock], [], [], pause)[0]:  # poll and epoll wait for whole milliseconds
             said = sock.recv(LARGEST)
             if not said:
                 return  # the supervisor is gone

@@ -151,6 +151,7 @@ class Spawner:
             private_tmp=scratch.tmp_of(process.dir),
             shown=[*box.needed_by(argv), *process.shown],
             chdir=definition.workdir if definition.workdir and seen else WORK,
+            held=bool(process.place and process.place.disk_limit),
         )
         process.gated = bool(gate_env)
         env |= gate_env

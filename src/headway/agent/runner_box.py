@@ -95,6 +95,7 @@ class RunnerBoxes:
             private_tmp=scratch.tmp_of(place.dir),
             shown=[*box.python, *self._granted.shown(number, definition)],
             status_fd=None,
+            held=place.disk_limit > 0,
         )
         env = {**env, "PATH": INSIDE_PATH, "HOME": WORK, "TMPDIR": "/tmp", "USER": "task", "LOGNAME": "task", **gate_env}
         stdout, stderr, sock, shared = fds

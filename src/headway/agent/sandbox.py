@@ -31,7 +31,7 @@ WORK = "/task"
 DOOR = "headway.sock"  # in its /etc: the way to the server (door.py)
 AUTHORITY = "headway-ca.pem"  # in its /etc: by what a task with the node's network knows the server
 USER = 1000  # inside; outside it is the slot's
-FILTER_FD, STATUS_FD = 10, 11
+FILTER_FD, STATUS_FD, HELD_FD = 10, 11, 12
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # What programs expect of /etc, and nothing that is private: no passwd of the host, no keys, no settings of other services.
 ETC = (
@@ -132,13 +132,15 @@ class Sandbox:
         hosts: str | None = None,
         filter_fd: int = FILTER_FD,
         status_fd: int | None = STATUS_FD,
+        held: bool = False,
     ) -> list[str]:
         """The command line of `argv` inside. `directory` becomes /task, `shown` are further paths it may read.
 
-        `network` is how it gets one: the default is an empty one of its own, nothing is the network of whoever starts it.
+        `network` is how it gets one: the default is an empty one of its own, nothing is the network of whoever starts it. One that is
+        `held` begins when HELD_FD comes to its end: it reads more words from there, and there are none.
         """
         return [
-            self._bwrap, *NAMESPACES, *network,
+            self._bwrap, *(("--args", str(HELD_FD)) if held else ()), *NAMESPACES, *network,
             "--die-with-parent", "--uid", str(USER), "--gid", str(USER), "--hostname", "task",
             *self._fixed, *(("--ro-bind", hosts, "/etc/hosts") if hosts else ()),
             "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm", "--remount-ro", "/dev",

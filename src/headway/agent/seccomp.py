@@ -1,8 +1,9 @@
 """The filter of system calls for isolated tasks, as a BPF program built here (H11).
 
 A call in DENIED answers EPERM; `clone` with a namespace flag, sockets of unusual families and two terminal ioctls do too; `clone3` answers
-ENOSYS, so that C libraries fall back to `clone`, whose flags can be seen. A program of another architecture, or of the x32 interface, is
-killed. docs/security.md lists the calls; a test makes each of them.
+ENOSYS, so that C libraries fall back to `clone`, whose flags can be seen. Reserving blocks (`fallocate`, and three ioctls) answers
+EOPNOTSUPP, so that C libraries write instead: a reservation fills any disk at once, before somebody could look. A program of another
+architecture, or of the x32 interface, is killed. docs/security.md lists the calls; a test makes each of them.
 """
 
 from __future__ import annotations
@@ -80,11 +81,13 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "sethostname": (170, 161),
     "setdomainname": (171, 162),
 }
-CLONE, CLONE3, SOCKET, IOCTL, PERSONALITY = (56, 220), (435, 435), (41, 198), (16, 29), (135, 92)
+CLONE, CLONE3, SOCKET, IOCTL, PERSONALITY, FALLOCATE = (56, 220), (435, 435), (41, 198), (16, 29), (135, 92), (285, 47)
 # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET, NEWTIME (0x80 is part of the exit signal in clone, not a flag)
 NAMESPACE_FLAGS = 0x0002_0000 | 0x0200_0000 | 0x0400_0000 | 0x0800_0000 | 0x1000_0000 | 0x2000_0000 | 0x4000_0000
 FAMILIES = (1, 2, 10, 16)  # UNIX, INET, INET6, NETLINK: what programs use
 TERMINAL_IOCTLS = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX type into the terminal of whoever looks
+RESERVING_IOCTLS = (0x4030_5828, 0x4030_582A, 0x4030_5839)  # FS_IOC_RESVSP, FS_IOC_RESVSP64, FS_IOC_ZERO_RANGE
+FREEING_MODES = 0x02 | 0x08  # FALLOC_FL_PUNCH_HOLE, FALLOC_FL_COLLAPSE_RANGE
 PERSONALITIES = (0, 0xFFFF_FFFF)
 
 _ARCHITECTURES = {"x86_64": (0, 0xC000_003E), "aarch64": (1, 0xC000_00B7)}
@@ -118,7 +121,10 @@ def program(denied_errno: int = errno.EPERM) -> bytes:
     lines += _block(CLONE[column], [first, (_ANY_BIT, 0, 1, NAMESPACE_FLAGS), deny, allow])
     lines += _block(SOCKET[column], [first, *_unless(FAMILIES, deny, allow)])
     lines += _block(PERSONALITY[column], [first, *_unless(PERSONALITIES, deny, allow)])
-    lines += _block(IOCTL[column], [second, *_unless(TERMINAL_IOCTLS, allow, deny)])
+    unsupported = (_RETURN, 0, 0, _ERRNO | errno.EOPNOTSUPP)
+    lines += _block(FALLOCATE[column], [second, (_ANY_BIT, 0, 1, FREEING_MODES), allow, unsupported])
+    terminal = _unless(TERMINAL_IOCTLS, allow, deny)[:-1]
+    lines += _block(IOCTL[column], [second, *terminal, *_unless(RESERVING_IOCTLS, allow, unsupported)])
     lines.append(allow)
     return b"".join(struct.pack("=HBBI", *line) for line in lines)
 

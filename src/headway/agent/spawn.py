@@ -19,6 +19,7 @@ import threading
 from dataclasses import dataclass, field
 
 from headway.agent.handing import Call, Calls, side_by_side
+from headway.agent.sandbox import HELD_FD
 from headway.agent.slots import Slot
 
 _SETSIGDEF, _SETSIGMASK, _SETSID = 0x04, 0x08, 0x80  # flags of <spawn.h>
@@ -26,6 +27,7 @@ _ROOM = 512  # bytes for the two opaque structs: 80 and 336 in glibc
 _DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores them; programs expect them
 _THREADS = 3
 _DOOR_FD = 9
+_TRIES, _AGAIN_US = 1000, 20
 # Where a new process must be moved into its group (cgroups version 2), it waits at a door until it has been.
 _WAIT_AT_DOOR = ["/bin/sh", "-c", f'read -r _ <&{_DOOR_FD}; exec "$@" {_DOOR_FD}<&-', "sh"]
 _CODEC, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()  # as os.fsencode, at a third of its cost
@@ -44,11 +46,12 @@ class Launch:
     slot: Slot | None = None
     opens: tuple[tuple[int, str], ...] = ()  # descriptor -> file to read, opened anew for this program
     passes: tuple[tuple[int, int], ...] = ()  # our descriptor -> its descriptor
-    largest_file: int = 0  # RLIMIT_FSIZE, when it has one
+    largest_file: int = 0  # RLIMIT_FSIZE; a sandbox with one is held by HELD_FD until it has it, and so have all its processes
     pid: int = -1
     error: int = 0
     turn: int = 0  # of those that were given to the threads together
     door: tuple[int, int] | None = field(default=None)
+    hold: tuple[int, int] | None = field(default=None)
 
 
 def launch(program: Launch) -> None:
@@ -73,6 +76,9 @@ def complete(program: Launch) -> None:
         side_by_side([(calls, _prepare(program, ["/bin/sh", *program.argv]))])
     if program.door is not None:
         _open_door(program)
+    if program.hold is not None:
+        os.close(program.hold[0])
+        program.hold = None
 
 
 def _prepare(program: Launch, argv: list[str]) -> Call:
@@ -87,6 +93,9 @@ def _prepare(program: Launch, argv: list[str]) -> Call:
         _libc.posix_spawn_file_actions_addopen(actions, fd, os.fsencode(path), os.O_RDONLY, 0)
     for ours, theirs in program.passes:
         _libc.posix_spawn_file_actions_adddup2(actions, ours, theirs)
+    if program.largest_file:
+        program.hold = os.pipe()
+        _libc.posix_spawn_file_actions_adddup2(actions, program.hold[0], HELD_FD)
     if program.door is not None:
         _libc.posix_spawn_file_actions_adddup2(actions, program.door[0], _DOOR_FD)
         argv = [*_WAIT_AT_DOOR, *argv]
@@ -98,12 +107,21 @@ def _prepare(program: Launch, argv: list[str]) -> Call:
     def call() -> None:
         program.error = _libc.posix_spawn(ctypes.byref(pid), vector[0], actions, _attributes, vector, environment)
         program.pid = pid.value
-        if program.largest_file and not program.error:
-            # By this thread: it is the same user as the program. A first write may be quicker; the watch on the disk sees that.
-            _libc.prlimit(program.pid, resource.RLIMIT_FSIZE, largest, None)
+        if program.hold is not None:
+            if not program.error:
+                _limit(program.pid, largest)
+            _libc.close(program.hold[1])
         _libc.posix_spawn_file_actions_destroy(actions)
 
     return call
+
+
+def _limit(pid: int, largest: ctypes.Array[ctypes.c_uint64]) -> None:
+    """By this thread, which is the same user as the program: in all of its ids only once the kernel has done all of an exec."""
+    for _ in range(_TRIES):
+        if _libc.prlimit(pid, resource.RLIMIT_FSIZE, largest, None) == 0:
+            return
+        _libc.usleep(_AGAIN_US)
 
 
 def _open_door(program: Launch) -> None:
