@@ -27,6 +27,7 @@ HTTP statuses live in api/problems.py, exit codes in cli/main.py; a test holds b
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, Self
 
 
@@ -43,7 +44,12 @@ class HeadwayError(Exception):
         self.extra = extra
 
     def __str__(self) -> str:
-        return f"{self.detail} ({self.hint})" if self.hint else self.detail
+        return f"{self.detail} ({self.advice})" if self.advice else self.detail
+
+    @property
+    def advice(self) -> str | None:
+        """What to do."""
+        return self.hint
 
     def at(self, word: str, position: int) -> Self:
         """The same error, saying which part of a request it is about: `task 3: ...`."""
@@ -100,6 +106,10 @@ class LimitExceeded(HeadwayError):
         super().__init__(detail, hint=hint, retry_after=retry_after, **extra)
         self.retry_after = retry_after
 
+    @property
+    def advice(self) -> str | None:
+        return _again(self.retry_after, self.hint)
+
 
 class CannotPromise(HeadwayError):
     code = "cannot_promise"
@@ -108,6 +118,10 @@ class CannotPromise(HeadwayError):
     def __init__(self, detail: str, *, retry_after: float, hint: str | None = None) -> None:
         super().__init__(detail, hint=hint, retry_after=retry_after)
         self.retry_after = retry_after
+
+    @property
+    def advice(self) -> str | None:
+        return _again(self.retry_after, self.hint)
 
 
 class NotFound(HeadwayError):
@@ -180,3 +194,10 @@ class TaskFailed(HeadwayError):
         self.type = type
         self.message = message
         self.traceback = traceback
+
+
+def _again(wait_s: float, hint: str | None) -> str | None:
+    """ "try again in 2.5 s; nothing was stored"."""
+    if wait_s <= 0:
+        return hint
+    return f"try again in {math.ceil(wait_s * 10) / 10:g} s" + (f"; {hint}" if hint else "")

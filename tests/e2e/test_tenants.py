@@ -198,6 +198,14 @@ async def test_the_command_line_does_all_of_it(place):
     token = place.cli("key", "create", "--tenant", "acme", "--name", "ci", "-o", "quiet").stdout.strip()
     assert place.cli("tenant", "ls", "-o", "quiet").stdout.split() == ["acme", "default"]
     assert "acme" in place.cli("limits", token=token).stdout
+    assert place.cli("node", "ls").stdout == "no nodes (`headway agent` starts one)\n"
+    assert place.cli("node", "ls", token=token).stdout == "a tenant sees no nodes: they are the operator's\n"
+    assert place.cli("node", "ls", "--json", token=token).stdout.strip() == "[]"
+    assert "a tenant sees no nodes" in place.cli("node", "show", "big-1", token=token).stderr
+    waiting = place.cli("submit", "--category", "delayable", "--max-wait", "10m", "--queue", "off-peak", "-o", "quiet", "--", "true")
+    shown = [" ".join(line.split()) for line in place.cli("show", waiting.stdout.strip()).stdout.splitlines()]
+    assert "queue off-peak" in shown
+    assert "max wait 10m, then it expires" in shown
     assert place.cli("tier", "set", "large", "cpus=2,memory=1GiB").returncode == 0
     assert "large" in place.cli("tier", "ls", token=token).stdout
     number = next(key["id"] for key in json.loads(place.cli("key", "ls", "--json").stdout) if key["name"] == "ci")

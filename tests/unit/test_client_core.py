@@ -153,6 +153,7 @@ async def test_a_limit_beyond_the_clients_patience_is_told_at_once() -> None:
         with pytest.raises(errors.LimitExceeded) as caught:
             await client.submit(command="true")
     assert caught.value.retry_after == 3600
+    assert "(try again in 3600 s" in str(caught.value)
     assert len(server.requests) == 1
 
 

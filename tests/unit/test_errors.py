@@ -30,7 +30,8 @@ def test_every_error_can_be_placed_in_a_request(kind: type[HeadwayError]) -> Non
     if kind is Unavailable:
         assert placed is error
     else:
-        assert str(placed) == f"task 3: {error.detail}"
+        assert placed.detail == f"task 3: {error.detail}"
+        assert str(placed) == f"task 3: {error}"
         assert placed.extra == {**error.extra, "task": 3}
         assert "task" not in error.extra
 
@@ -39,3 +40,9 @@ def test_what_an_error_carries_goes_with_it() -> None:
     placed = InvalidInput("not a number", field="cpus", hint="write 0.5").at("line", 2)
     assert (placed.field, placed.hint, placed.extra) == ("cpus", "write 0.5", {"field": "cpus", "line": 2})
     assert LimitExceeded("too many", retry_after=7.0).at("task", 0).retry_after == 7.0
+
+
+def test_a_limit_says_how_long_to_wait() -> None:
+    assert str(LimitExceeded("too many", retry_after=7.0)) == "too many (try again in 7 s)"
+    soon = LimitExceeded("too many", retry_after=0.123, hint="nothing was stored")
+    assert str(soon) == "too many (try again in 0.2 s; nothing was stored)"

@@ -47,7 +47,7 @@ async def show_node(request: Http, name: FromPath[str]) -> Response[bytes]:
     caller = await caller_of(request, *PEOPLE)
     core = core_of(request)
     if caller.scope is not None:
-        raise _missing(name)
+        raise NotFound("a tenant sees no nodes: they are the operator's")
     node = _find(core, name)
     return answer(next(view for view in await views(core) if view.id == node.id))
 

@@ -24,11 +24,12 @@ NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name or id of the
 def node_ls(terminal: Terminal) -> None:
     """List nodes: what they have, what is taken."""
     from headway.cli.session import talk
-    from headway.wire.views.fleet import NodeView
+    from headway.wire.views.fleet import NodeView, Stats
 
     async def look(server: Server) -> None:
         nodes = await server.get("/v1/nodes", list[NodeView])
-        terminal.answer(nodes, ids=[one.name for one in nodes], table=lambda: nodes_table(nodes))
+        hidden = not nodes and of_a_tenant(await server.get("/v1/stats", Stats))
+        terminal.answer(nodes, ids=[one.name for one in nodes], table=lambda: nodes_table(nodes, hidden=hidden))
 
     talk(terminal, look)
 
@@ -80,10 +81,17 @@ def stats(
     talk(terminal, look)
 
 
-def nodes_table(nodes: list[NodeView]) -> str:
+def of_a_tenant(stats: Stats) -> bool:
+    """Whether these are numbers without the machines: there is no server without one."""
+    return stats.servers == 0
+
+
+def nodes_table(nodes: list[NodeView], *, hidden: bool = False) -> str:
     from headway.cli.moments import ago
     from headway.domain.units import size_text
 
+    if hidden:
+        return "a tenant sees no nodes: they are the operator's"
     if not nodes:
         return "no nodes (`headway agent` starts one)"
     rows = [

@@ -7,7 +7,6 @@ Commands are listed here in a table rather than in one Typer tree, because impor
 from __future__ import annotations
 
 import errno
-import math
 import os
 import sys
 from collections.abc import Sequence
@@ -252,10 +251,7 @@ def _usage(name: str, error: Exception) -> int:
 
 def _tell(error: HeadwayError) -> int:
     where = error.extra.get("where") or error.extra.get("field")
-    hint, wait = error.hint, error.extra.get("retry_after")
-    if error.code in ("limit_exceeded", "cannot_promise") and wait:
-        hint = f"try again in {math.ceil(wait * 10) / 10:g} s" + (f"; {hint}" if hint else "")
-    complain(error.detail, where=where, hint=hint)
+    complain(error.detail, where=where, hint=error.advice)
     return EXIT_CODES[error.code]
 
 

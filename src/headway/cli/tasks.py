@@ -198,6 +198,7 @@ def describe(task: TaskView, attempts: list[AttemptView]) -> str:
                 ("parent", task.parent),
                 ("subtasks", " ".join(task.subtasks[:10]) + (" ..." if len(task.subtasks) > 10 else "") or None),
                 ("category", task.category),
+                ("queue", task.queue),
                 ("resources", _resources(task)),
                 ("isolation", task.isolation if task.isolation != "none" else None),
                 ("attempt", attempt_text(task)),
@@ -206,6 +207,7 @@ def describe(task: TaskView, attempts: list[AttemptView]) -> str:
                 ("created", when(task.created_at)),
                 ("eligible", when(task.eligible_at) if task.eligible_at - task.created_at > A_MOMENT else None),
                 ("start by", when(task.start_by) if task.started_at is None else None),
+                ("max wait", _max_wait(task)),
                 ("started", when(task.started_at)),
                 ("ended", when(task.ended_at)),
                 ("took", took(task.started_at, task.ended_at)),
@@ -282,6 +284,15 @@ def _ends(level: LevelView) -> str:
     if not level.left:
         return when(level.ended_at) or ""
     return f"expected {when(level.expected_end_at)}" if level.expected_end_at else "not known yet"
+
+
+def _max_wait(task: TaskView) -> str | None:
+    """ "10m, then it expires"."""
+    from headway.domain.units import duration_text
+
+    if task.max_wait_s is None:
+        return None
+    return f"{duration_text(task.max_wait_s)}, then it {'waits on' if task.on_max_wait == 'keep' else 'expires'}"
 
 
 def _resources(task: TaskView) -> str | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.fleet import nodes_table
+from headway.cli.fleet import nodes_table, of_a_tenant
 from headway.cli.progress import bar, progress_text
 from headway.cli.queue import queues_table
 from headway.cli.terminal import Terminal, command, group, paint, table
@@ -89,7 +89,7 @@ def draw(frame: Frame, *, lines: int) -> str:
         f"cpus   {bar(taken, stats.total_cpus)} {taken:g} of {stats.total_cpus:g}\n"
         f"tasks  {states}",
         queues_table(stats.queues),
-        nodes_table(frame.nodes),
+        nodes_table(frame.nodes, hidden=of_a_tenant(stats)),
         _running(frame.running, lines),
     ]
     return "\n\n".join(parts)

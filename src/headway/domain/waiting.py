@@ -29,6 +29,11 @@ class Patience(msgspec.Struct, frozen=True, omit_defaults=True):
     keep: bool = False  # waits on beyond the limit, after a warning
     refuse_late: bool = False  # is refused when its start cannot be promised
 
+    @property
+    def word(self) -> str | None:
+        """What it does at its limit; None without one."""
+        return ON_MAX_WAIT[self.keep] if self.limit_ms else None
+
 
 def patience_of(spec: WaitingSpec, default_s: float | None) -> Patience:
     """What a task says about its waiting, checked; without a limit of its own it has its tenant's."""

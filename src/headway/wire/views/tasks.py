@@ -71,6 +71,9 @@ class TaskView(msgspec.Struct):
     paused_since: datetime.datetime | None = None  # since when somebody wants it paused; it is when its state says so
     failures: dict[str, int] = {}  # by blame: task, resource, node, requeues
     isolation: str = "none"
+    queue: str | None = None  # the one it names
+    max_wait_s: float | None = None
+    on_max_wait: str | None = None  # expire | keep, when there is a limit
     parent: str | None = None  # the running task that submitted it
     stages: list[str] = []  # names, in order
     stages_done: int = 0
