@@ -35,10 +35,10 @@ def agent(server: ScriptedServer, tmp_path: Path) -> Iterator[AgentProcess]:
         yield running
 
 
-def start_program(server: ScriptedServer, tmp_path: Path) -> tuple[tuple[int, int], int, Path]:
+def start_program(server: ScriptedServer, tmp_path: Path, echo: str = "") -> tuple[tuple[int, int], int, Path]:
     """A program that runs until it is told to end: its attempt, its process, and the file that ends it."""
     go = tmp_path / "go"
-    text = f"echo $$ > {tmp_path}/pid; while [ ! -e {go} ]; do sleep 0.02; done"
+    text = f"echo $$ > {tmp_path}/pid; while [ ! -e {go} ]; do {'echo ' + echo if echo else ':'}; sleep 0.02; done"
     ref = server.order(server.define(command=("/bin/sh", "-c", text)))
     until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
     return ref, int((tmp_path / "pid").read_text()), go
@@ -163,11 +163,43 @@ def test_an_agent_that_is_cut_off_ends_its_tasks_and_comes_back_as_a_new_boot(
 def test_while_the_database_is_away_a_server_may_ask_to_hold_on(server: ScriptedServer, tmp_path: Path) -> None:
     ref, pid, go = start_program(server, tmp_path)
     server.renew, server.hold = False, True
-    since, beats = boottime(), len(server.heartbeats)
-    server.wait(lambda: boottime() > since + 1.5 * LEASE_S and len(server.heartbeats) > beats)  # the lease is over
+    beyond_the_lease(server)
     assert alive(pid)
     go.touch()
     server.wait(lambda: ref in server.finished)
+
+
+def beyond_the_lease(server: ScriptedServer) -> None:
+    """Heartbeats come in here after the lease of before is over."""
+    since, beats = boottime(), len(server.heartbeats)
+    server.wait(lambda: boottime() > since + 1.5 * LEASE_S and len(server.heartbeats) > beats)
+
+
+@short_lease
+def test_a_server_that_asks_to_hold_on_and_can_store_no_report_is_not_left_for_another(server: ScriptedServer, tmp_path: Path) -> None:
+    with ScriptedServer(fence_s=LEASE_S) as other, running_agent(tmp_path / "agent", f"{server.url},{other.url}"):
+        ref, pid, go = start_program(server, tmp_path, echo="tick")
+        server.renew, server.hold = False, True
+        server.unavailable = lambda said: not said.heartbeat and bool(said.output or said.started)
+        other.unavailable = lambda said: True  # it does not know the agent, and cannot look it up
+        beyond_the_lease(server)
+        assert alive(pid)
+        server.unavailable, server.renew = (lambda said: False), True
+        go.touch()
+        server.wait(lambda: ref in server.finished)
+        assert not other.registered
+
+
+@short_lease
+def test_a_server_that_neither_renews_nor_asks_to_hold_on_is_left_for_another(server: ScriptedServer, tmp_path: Path) -> None:
+    with ScriptedServer(fence_s=LEASE_S) as other, running_agent(tmp_path / "agent", f"{server.url},{other.url}"):
+        ref, pid, go = start_program(server, tmp_path)
+        server.renew = False
+        beyond_the_lease(other)
+        assert alive(pid)
+        go.touch()
+        other.wait(lambda: ref in other.finished)
+        assert not other.registered, "it is the same boot"
 
 
 @pytest.mark.usefixtures("agent")

@@ -55,6 +55,7 @@ class ScriptedServer:
         self.renew = True
         self.hold = self.lost = False
         self.refuses: Callable[[Exchange], bool] = lambda said: False  # answered with 422, like a report it cannot store
+        self.unavailable: Callable[[Exchange], bool] = lambda said: False  # answered with 503, like one whose database is away
         self.url = ""
         self._definitions: dict[int, Definition] = {}
         self._waiting: dict[tuple[int, int], Order] = {}
@@ -191,6 +192,9 @@ class ScriptedServer:
                     await asyncio.sleep(3600)
                 if " /v1/nodes " not in head and self.refuses(decode_exchange(body)):
                     writer.write(b"HTTP/1.1 422 Unprocessable\r\ncontent-length: 0\r\n\r\n")
+                    continue
+                if " /v1/nodes " not in head and self.unavailable(decode_exchange(body)):
+                    writer.write(b"HTTP/1.1 503 Unavailable\r\ncontent-length: 0\r\n\r\n")
                     continue
                 answer = self._register(body) if " /v1/nodes " in head else await self._exchange(decode_exchange(body))
                 writer.write(

@@ -123,6 +123,7 @@ class ExchangeSide:
         self._news = asyncio.Event()
         self._reported_at = 0.0
         self._refusals = 0
+        self._put_off = 0  # calls that a server could not store, since the lease was last renewed
         self._server_drains = False
         self._received: list[Ref] = []
         self._unknown: list[int] = []
@@ -312,11 +313,14 @@ class ExchangeSide:
                 sent = boottime()
                 head = self._head(heartbeat=True, held=_decode_refs(state.held))
                 head.trouble = self._trouble
+                http = self.servers.http
                 answer = await self._call(head, timeout=timeout)
                 if answer is not None:
-                    self._renew(_decode_head(answer), sent)
+                    heard = self._renew(_decode_head(answer), sent)
                     await self._accept(answer, self.boot)
-                    due += self.terms.heartbeat_s
+                    due += self.terms.heartbeat_s if heard else self.terms.heartbeat_s / 4
+                    if not heard:  # it cannot reach the database: another may
+                        self.servers.failed(http)
             now = asyncio.get_running_loop().time()
             due = max(due, now)
             await asyncio.sleep(due - now)
@@ -334,17 +338,20 @@ class ExchangeSide:
         self.link.send(Ask(self._asks))
         return await future
 
-    def _renew(self, head: Head, sent: float) -> None:
+    def _renew(self, head: Head, sent: float) -> bool:
+        """Whether the lease goes on."""
         if head.renewed:
             self.renewed = sent
+            self._put_off = 0
         elif not head.hold or sent - self.renewed > self.terms.hold_s:
-            return
+            return False
         self.lease = max(self.lease, sent + self.terms.fence_s)
         self.link.send(Lease(self.boot, self.lease, self.terms.task_key, self.terms.id))
         self._leased.set()
         if head.drain != self._server_drains:
             self._server_drains = head.drain
             self._tell_drain()
+        return True
 
     async def _accept(self, body: bytes, boot: str) -> None:
         """Hand orders on and wait until they are in the supervisor's hands: only then are they received."""
@@ -381,13 +388,21 @@ class ExchangeSide:
             self._refusals += isinstance(error, Rejected)
             self._received += head.received
             self._unknown += head.unknown_definitions
-            if not self.servers.failures:
-                self.log("agent.exchange_failed", server=http.base_url, reason=str(error), level="warning")
-            self.servers.failed(http)
-            await asyncio.sleep(self.servers.backoff())
+            await asyncio.sleep(self._failed(http, error, head))
             return None
         self.servers.failures = 0
         return answer
+
+    def _failed(self, http: Http, error: Exception, head: Exchange) -> float:
+        """Go to another server, or stay; how long to wait first. Whose database is away may tell us to hold on, and no other would."""
+        stays = not head.heartbeat and (type(error) is Unavailable or isinstance(error, TimeoutError))
+        if not (self._put_off if stays else self.servers.failures):
+            self.log("agent.exchange_failed", server=http.base_url, reason=str(error), level="warning")
+        if stays:
+            self._put_off += 1
+            return BACKOFF_S[min(self._put_off, len(BACKOFF_S) - 1)]
+        self.servers.failed(http)
+        return self.servers.backoff()
 
     async def _post(self, body: bytes, timeout: float) -> bytes:
         path = f"/v1/nodes/{self.terms.id}/exchange"
