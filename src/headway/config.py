@@ -64,7 +64,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: Annotated[
         str, Option("", "Folder of the embedded database, tokens and working files.", unit="path", variable="DATA")
     ] = msgspec.field(default_factory=default_data_dir)
-    url: Annotated[str, Option("", "Server to talk to; agents take several, separated by commas.")] = DEFAULT_URL
+    url: Annotated[str, Option("", "Server to talk to; agents take several, separated by commas.", unit="urls")] = DEFAULT_URL
     token: Annotated[str | None, Option("", "Token to show to the server.")] = None
     tls_ca: Annotated[str | None, Option("", "Authority (PEM file) that signed the servers' certificates.")] = None
     log_level: Annotated[str, Option("", "How much to log.", choices=LEVELS)] = "info"
@@ -345,6 +345,13 @@ def _path(value: Any) -> str:
     return os.path.abspath(os.path.expanduser(str(value)))
 
 
+def _urls(value: Any) -> str:
+    for part in _text(value).split(","):
+        if part.strip() and not re.fullmatch(r"(https?://[^/\s]+\S*|unix:/\S+)", part.strip()):
+            raise ValueError
+    return str(value)
+
+
 def _integer(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError
@@ -377,6 +384,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "float": _float,
     "duration": lambda value: units.seconds(value, "setting"),
     "size": lambda value: units.size(int(value) if isinstance(value, str) and value.isdigit() else value, "setting"),
+    "urls": _urls,
     "path": _path,
     "paths": _paths,
     "labels": _labels,
@@ -388,6 +396,7 @@ _EXPECTED = {
     "float": "a number",
     "duration": 'a duration (seconds, or "90s", "10m")',
     "size": 'a size (bytes, or "512MiB")',
+    "urls": "http://HOST:PORT or https://HOST:PORT",
     "path": "a folder",
     "paths": f"folders separated by {os.pathsep!r}, or a list of them",
     "labels": "labels as k=v,k=v, or a table of them",

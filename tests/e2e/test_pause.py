@@ -154,7 +154,7 @@ def test_a_signal_reaches_the_program_and_only_a_running_one(up: Upped, client: 
     assert (view.state, view.exit_code) == ("failed", 7)
     late = up.headway("signal", "USR1", task)
     assert late.returncode == 1
-    assert "has failed already" in late.stderr
+    assert "has ended already: it is failed" in late.stderr
     wrong = up.headway("signal", "KILL", task)
     assert wrong.returncode != 0
 

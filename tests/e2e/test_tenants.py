@@ -200,6 +200,8 @@ async def test_the_command_line_does_all_of_it(place):
     assert "acme" in place.cli("limits", token=token).stdout
     assert place.cli("node", "ls").stdout == "no nodes (`headway agent` starts one)\n"
     assert place.cli("node", "ls", token=token).stdout == "a tenant sees no nodes: they are the operator's\n"
+    looked = json.loads(place.cli("doctor", "--json", token=token).stdout)
+    assert [one["state"] for one in looked if one["name"] == "agents"] == ["ok"], "it cannot know whether there are any"
     assert place.cli("node", "ls", "--json", token=token).stdout.strip() == "[]"
     assert "a tenant sees no nodes" in place.cli("node", "show", "big-1", token=token).stderr
     waiting = place.cli("submit", "--category", "delayable", "--max-wait", "10m", "--queue", "off-peak", "-o", "quiet", "--", "true")

@@ -132,6 +132,16 @@ async def test_a_certificate_for_another_name_is_refused(dsn, tmp_path):
         server.kill()
 
 
+def test_a_certificate_that_cannot_be_used_is_named_before_anything_is_begun(certificates, tmp_path):
+    env = clean_environment(HEADWAY_DATA=str(tmp_path))
+    for cert, key in ((str(tmp_path / "nowhere.pem"), certificates.key), (certificates.ca, certificates.key)):
+        words = ["server", "--database", "postgresql://127.0.0.1:1/none", "--tls-cert", cert, "--tls-key", key]
+        said = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=120, env=env)
+        assert said.returncode != 0
+        assert f"the certificate {cert} with the key" in said.stderr
+        assert said.stdout == ""
+
+
 def test_up_serves_its_own_agent_and_commands_over_tls(tmp_path, certificates):
     with upped(tmp_path / "data", **certificates.server(), HEADWAY_TLS_CA=certificates.ca) as up:
         assert up.url.startswith("https://")

@@ -267,6 +267,8 @@ async def test_a_backfill_is_bounded_and_lies_in_the_past(dsn):
             await core.schedules.backfill(1, "s", past, past + 30 * HOUR, "queue")
         with pytest.raises(InvalidInput, match="future"):
             await core.schedules.backfill(1, "s", past, datetime.datetime(2099, 1, 1, tzinfo=datetime.UTC), "queue")
+        with pytest.raises(InvalidInput, match="before since"):
+            await core.schedules.backfill(1, "s", past, past - HOUR, "queue")
 
 
 async def test_deleting_takes_the_firings_along_and_leaves_the_runs(dsn):

@@ -125,6 +125,17 @@ def test_a_mistake_in_a_flag_names_the_flag() -> None:
         load(env={}, flags={"heartbeats": 1})
 
 
+@pytest.mark.parametrize("url", ["localhost:8470", "headway.example", "ftp://headway.example", "https://", "http://a:1,b:2"])
+def test_an_address_that_is_none_of_a_server_is_a_mistake(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"HEADWAY_URL: url is .* expected http://HOST:PORT"):
+        load(env={"HEADWAY_URL": url})
+
+
+def test_addresses_of_servers_are_taken_as_they_are_written() -> None:
+    for url in ("http://127.0.0.1:8470", "https://a:1, https://b:2/prefix", "unix:/run/headway.sock"):
+        assert load(env={"HEADWAY_URL": url}).url == url
+
+
 def test_a_wrong_token_is_not_printed() -> None:
     with pytest.raises(ConfigError) as caught:
         load(env={"HEADWAY_TOKEN": "hw_secret\0"})

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from headway.errors import ConfigError
 from headway.version import VERSION
 from headway.wire.http import STREAM_BUFFER, Http, NotSent, Stale
 from tests.support.scripted_http import Request, reply, serving
@@ -258,6 +259,13 @@ def test_a_loop_that_ends_while_a_stream_is_half_read_has_nothing_to_complain_ab
 
     asyncio.run(read_one())
     assert not complaints
+
+
+def test_an_authority_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty.pem").write_text("")
+    for name in ("nowhere.pem", "empty.pem"):
+        with pytest.raises(ConfigError, match=name):
+            Http("https://127.0.0.1:1", tls_ca=str(tmp_path / name))
 
 
 async def test_a_slow_reader_slows_the_stream_down_and_gets_all_of_it() -> None:

@@ -105,7 +105,7 @@ class Agent:
         except BlockingIOError:
             raise ConfigError(
                 f"an agent of node {self.settings.node_name!r} is already running here",
-                hint="choose another --node-name, or stop it first",
+                hint="choose another --name, or stop it first",
             ) from None
         tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
         self._kill_leftovers()

@@ -7,6 +7,7 @@ import gc
 import secrets
 import signal
 import socket
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +30,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None] | None = Non
     if settings.database is None:
         raise ConfigError("no database is set", hint="give --database URL, or use `headway up`, which brings its own")
     configure(log_format=settings.log_format, log_level=settings.log_level)
+    _check_certificate(settings)
     await migrate(settings.database)
     gc.set_threshold(
         50_000, 20, 50
@@ -109,6 +111,19 @@ def _listen(settings: Settings) -> socket.socket:
             hint="choose another with --port (0 takes a free one)",
         ) from None
     return sock
+
+
+def _check_certificate(settings: Settings) -> None:
+    """Before anything else is begun: what is wrong with it would show at the first connection, and name no file."""
+    if settings.tls_cert is None:
+        return
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(settings.tls_cert, settings.tls_key)
+    except OSError as error:  # of TLS too
+        raise ConfigError(
+            f"the certificate {settings.tls_cert} with the key {settings.tls_key} cannot be used: {error.strerror or error}",
+            hint="tls_cert and tls_key name PEM files that belong together",
+        ) from None
 
 
 async def _accept_tokens(core: Core, settings: Settings) -> None:

@@ -47,7 +47,7 @@ async def _steer(request: Http, task_id: str, word: str) -> Response[bytes]:
     core, task = core_of(request), id_of(task_id)
     row = await one(core, task, caller.scope)
     if State(row["state"]).final:
-        raise Conflict(f"task {task} has {State(row['state']).word} already")
+        raise Conflict(f"task {task} has ended already: it is {State(row['state']).word}")
     wait = min(seconds_of(request, "wait", WAIT_S), LONGEST_WAIT_S)
     if word == "signal":
         asked = await body_of(request, SignalName)

@@ -185,7 +185,7 @@ async def cancel(request: Http, task_id: FromPath[str]) -> Response[bytes]:
         await core.actions.cancel([task])
         row = await one(core, task, caller.scope)
     elif State(row["state"]) is not State.CANCELLED:
-        raise Conflict(f"task {task} has {State(row['state']).word} already")
+        raise Conflict(f"task {task} has ended already: it is {State(row['state']).word}")
     return answer(task_view(row))
 
 

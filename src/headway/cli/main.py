@@ -198,10 +198,11 @@ def _guarded(name: str, arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        # The reader (head, less) went away: nothing is wrong. Without this, Python complains while it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.OK
-    except SystemExit as stop:  # the benchmark reads its own words, and says itself what is wrong with them
+        return _left_alone()
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # Typer makes this of it
+            return _left_alone()
+        # The benchmark reads its own words, and says itself what is wrong with them.
         return Exit.USAGE if stop.code == 2 else int(stop.code or 0)
     except OSError as error:
         full = error.errno == errno.ENOSPC  # the error does not say where, if it came of a write
@@ -214,6 +215,12 @@ def _guarded(name: str, arguments: list[str]) -> int:
         traceback.print_exc()
         complain("this is a bug of Headway, not of yours", hint="please report it with the lines above")
         return Exit.INTERNAL
+
+
+def _left_alone() -> int:
+    """The reader (head, less) went away: nothing is wrong. Without this, Python complains while it closes stdout."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return Exit.OK
 
 
 def _call(name: str, arguments: list[str]) -> int:

@@ -21,7 +21,7 @@ app = group("Look at tasks.")
 A_MOMENT = datetime.timedelta(seconds=1)
 
 States = Annotated[list[str] | None, typer.Option("--state", help="Only this state; repeat for more.")]
-Name = Annotated[str | None, typer.Option("--name", help="Only tasks of this name.")]
+Name = Annotated[str | None, typer.Option("--name", help="Only tasks of this name; * stands for anything.")]
 Labels = Annotated[list[str] | None, typer.Option("--label", help="Only tasks with this label.", metavar="K=V")]
 Node = Annotated[str | None, typer.Option("--node", help="Only tasks on this node.")]
 Search = Annotated[str | None, typer.Option("--search", "-q", help="Only tasks whose name or command has this text.")]

@@ -97,16 +97,19 @@ def test(terminal: Terminal, name: Name) -> None:
 @command(
     app,
     "replay",
-    examples=["headway webhook replay ops --dead", "headway webhook replay ops --since 2026-11-15T00:00:00Z"],
+    examples=["headway webhook replay ops --dead", "headway webhook replay ops --since 2h"],
 )
 def replay(
     terminal: Terminal,
     name: Name,
     messages: Annotated[list[str] | None, typer.Argument(metavar="[MESSAGE...]", show_default=False)] = None,
     dead: Annotated[bool, typer.Option("--dead", help="All that were given up.")] = False,
-    since: Annotated[str | None, typer.Option("--since", help="All made since this moment (ISO 8601).", metavar="TIME")] = None,
+    since: Annotated[str | None, typer.Option("--since", help="All made since this: 1h (ago) or ISO 8601.", metavar="TIME")] = None,
 ) -> None:
     """Send messages again that were delivered or given up."""
+    from headway.cli.moments import moment
+
+    since = moment(since, "--since")
     body = {"messages": messages or [], "dead": dead, "since": since}
     _count(terminal, "POST", _path(name, "replay"), body, "sent again")
 

@@ -58,8 +58,9 @@ class Changing:
 
         row, changed = await self.database.transact(work)
         if row is None:
-            word = State((await self._row(task, tenant))["state"]).word
-            raise Conflict(f"task {task} is {word}: only a waiting task can be changed", hint="cancel it, or wait for its end")
+            state = State((await self._row(task, tenant))["state"])
+            hint = "submit it anew, or retry it with an edit if it failed" if state.final else "cancel it, or wait for its end"
+            raise Conflict(f"task {task} is {state.word}: only a waiting task can be changed", hint=hint)
         if changed is None:
             raise Conflict(f"task {task} was changed by somebody else at the same time", hint="look at it and try again")
         self.bus.changed([(row["tenant"], row["shape"])])

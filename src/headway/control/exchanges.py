@@ -96,7 +96,7 @@ class Exchanges:
             if old is not None and old["lives"] and old["machine"] != asked.machine and "" not in (old["machine"], asked.machine):
                 raise Conflict(
                     f"a node named {asked.name!r} lives on another machine",
-                    hint="give this one another name (--node-name), or wait until the other is gone",
+                    hint="give this one another name (--name), or wait until the other is gone",
                 )
             capacity = msgspec.json.encode(asked.capacity).decode()
             new_key = secrets.token_bytes(task_token.KEY_BYTES)

@@ -181,6 +181,8 @@ class Schedules:
     ) -> list[datetime.datetime]:
         """Make up for every moment in [since, until) that did not run; returns those that now wait for their turn."""
         policy = _policy(overlap)
+        if until <= since:
+            raise InvalidInput("until: it lies before since", field="until", hint="the range is from since up to until")
 
         async def work(connection: Connection) -> list[datetime.datetime]:
             row = await _locked(connection, tenant, name)

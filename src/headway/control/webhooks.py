@@ -76,7 +76,7 @@ class Webhooks:
             return added
 
         if await self.database.transact(work) is None:
-            raise Conflict(f"there is a webhook {name!r} already", hint="choose another name, or change it with PATCH")
+            raise Conflict(f"there is a webhook {name!r} already", hint="choose another name; `headway webhook set` changes it")
         self._changed()
         return await self.one(owner, name), secret
 

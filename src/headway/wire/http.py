@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from headway.errors import ConfigError
 from headway.version import VERSION
 from headway.wire import PROTOCOL, PROTOCOL_HEADER
 
@@ -361,7 +362,11 @@ def _header_lines(headers: dict[str, str]) -> str:
 def _tls_context(ca: str | None) -> Any:
     import ssl  # only who speaks TLS pays for loading it
 
-    return ssl.create_default_context(cafile=ca)
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except OSError as error:  # of TLS too
+        reason = error.strerror or error
+        raise ConfigError(f"the authority {ca} cannot be read: {reason}", hint="tls_ca (HEADWAY_TLS_CA) names a PEM file") from None
 
 
 def _keep_alive(sock: socket.socket | None) -> None:
