@@ -25,7 +25,7 @@ from headway.control.sessions import Session, Sessions
 from headway.control.tenants import Tenants
 from headway.domain.resources import Capacity
 from headway.policy.fairness import Claim
-from headway.policy.order import Group, Key
+from headway.policy.order import Group, Key, head_limit
 from headway.policy.pace import Pace
 from headway.policy.placement import Board, Gate, NodeRoom, Placed, Round
 from headway.policy.preemption import Space
@@ -101,7 +101,7 @@ class Planner:
         if self._epoch < 0:
             return
         for group, keys in tasks.items():
-            self.board.head(group).add(keys)
+            self.board.head(group).add(keys, len(self.board.heads))
             self.board.touched(group)
             self.conditions.came(group, len(keys))
         self.wake.set()
@@ -389,7 +389,7 @@ class Planner:
         if not self.board.hungry:
             return
         low = list(self.board.hungry)[: REFILL_ROWS // 4]
-        limit = max(4, min(REFILL_ROWS // len(low), 2_000))
+        limit = max(4, min(REFILL_ROWS // len(low), 2_000, head_limit(len(self.board.heads))))
         heads = [self.board.heads[group] for group in low]
         news, cursors = [head.news for head in heads], [head.cursor for head in heads]
         async with self.database.hot() as connection:

@@ -18,8 +18,15 @@ Key = tuple[datetime.datetime, int, int]  # (start_by, cap_ms, id): the order it
 
 BEGINNING: Key = (datetime.datetime(1, 1, 1, tzinfo=datetime.UTC), 0, 0)
 HEAD_LIMIT = 4000  # tasks of one group kept in memory; the rest stays in the database
+ALL_HEADS = 300_000  # tasks of all groups together, some 50 MB
+LEAST_HEAD = 16
 _AFTER_ALL_IDS = 2**63
 _COMPACT = 1000  # handed-out keys that may stay at the front of the list before it is cut
+
+
+def head_limit(groups: int) -> int:
+    """How many tasks of one group are kept in memory while there are so many groups."""
+    return min(max(ALL_HEADS // max(groups, 1), LEAST_HEAD), HEAD_LIMIT)
 
 
 @dataclass
@@ -42,9 +49,10 @@ class Head:
         """Everything known that has not been handed out, in order."""
         return itertools.islice(self.keys, self.taken, None)
 
-    def add(self, keys: list[Key]) -> None:
-        """Tasks that became ready, in order. They are kept only when nothing unknown can lie before them."""
-        if not self.more and keys[0] > self.cursor and len(self) + len(keys) <= HEAD_LIMIT:
+    def add(self, keys: list[Key], groups: int = 1) -> None:
+        """Tasks that became ready, in order. They are kept only when nothing unknown can lie before them, and when this group, one of
+        so many, has room for them."""
+        if not self.more and keys[0] > self.cursor and len(self) + len(keys) <= head_limit(groups):
             self.keys.extend(keys)
             self.cursor = keys[-1]
             return

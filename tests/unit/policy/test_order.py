@@ -94,3 +94,14 @@ def test_memory_is_bounded_however_many_become_ready(monkeypatch):
         head.add([key(i, i)])
     assert len(head) <= 10
     assert head.more
+
+
+def test_memory_of_all_groups_is_bounded_however_many_there_are():
+    for groups in (1, 75, 300, 10_000, 1_000_000):
+        head = Head(more=False)
+        limit = order.head_limit(groups)
+        for at in range(0, 3 * order.HEAD_LIMIT, 8):
+            head.add([key(n, n) for n in range(at, at + 8)], groups)
+        assert order.LEAST_HEAD <= len(head) <= limit
+        assert groups * limit <= max(order.ALL_HEADS, groups * order.LEAST_HEAD)
+        assert head.more, "what was not kept is read later"
