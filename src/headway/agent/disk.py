@@ -8,6 +8,7 @@ a folder has so many entries that looking takes long, the bytes its processes sa
 from __future__ import annotations
 
 import errno
+import math
 import os
 import stat
 import time
@@ -15,6 +16,8 @@ import time
 TYPE_CHECKING = False  # as in headway/__init__.py
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from headway.agent.disk_guard import Guard
 
 FASTEST = 8 * 2**30  # bytes a second: more than the 6 GiB that a quiet machine was seen to write into its page cache
 MARGIN = 0.01  # of the limit: what may be written between two looks when there is no room left
@@ -35,6 +38,7 @@ class Watched:
         self.looked = time.monotonic()  # when that was
         self.slow = True  # it was no fast writer then
         self.over = False
+        self.names: list[str] = []  # what was there at the last look
         # The first look is when it could have written its limit: most tasks have ended by then, and cost nothing here.
         self.ask_at = time.monotonic() + min(LONGEST_S, limit / FASTEST)
         self.look_at = 0.0  # at the latest
@@ -42,40 +46,51 @@ class Watched:
         self.wrote = 0  # what its processes said at the last look
 
 
-def check(watched: Watched, now: float) -> float:
+def check(watched: Watched, now: float, guard: Guard) -> float:
     """Look, if it is time to; returns how long it can wait."""
     if now < watched.ask_at:
-        return watched.ask_at - now
+        return _wait(watched, now)
     room, pids = watched.limit - watched.used, watched.pids()
     # One whose turn to start has not come, or that has ended already, writes nothing: of a burst of small programs these are most.
     if pids and (not watched.dear or now >= watched.look_at or written(pids) - watched.wrote >= room):
+        if len(pids) > 1:  # one alone does not write while it creates a file
+            guard.begin(watched)
         _look(watched, pids, now)
+        guard.end()
         if watched.used > watched.limit:
             watched.over = True
             return LONGEST_S
         room = watched.limit - watched.used
     pause = min(LONGEST_S, max(SLOW_S if watched.slow else SHORTEST_S, (room + watched.limit * MARGIN) / FASTEST))
     watched.ask_at = now + pause
-    return max(watched.ask_at - time.monotonic(), 0.0)
+    return _wait(watched, time.monotonic())
+
+
+def _wait(watched: Watched, now: float) -> float:
+    """Until it is looked at again; in whole milliseconds if that does no harm, so that many are looked at together."""
+    wait = max(watched.ask_at - now, 0.0)
+    return math.ceil(wait / SLOW_S) * SLOW_S if watched.slow else wait
 
 
 def _look(watched: Watched, pids: list[int], now: float) -> None:
-    began = time.process_time()
-    before, watched.used = watched.used, used(watched.folders, watched.limit)
+    began = time.thread_time()
+    names: list[str] = []
+    before, watched.used = watched.used, used(watched.folders, watched.limit, names)
+    watched.names = names
     watched.slow = watched.used - before < SLOW * (now - watched.looked)
     watched.looked = now
     if watched.used > watched.limit:
         return  # the rest would only take time, and it goes on writing
     watched.used += nameless(pids)
-    took = time.process_time() - began  # of the CPU: on a busy machine a look may also have to wait
+    took = time.thread_time() - began  # of the CPU: on a busy machine a look may also have to wait
     watched.dear = took > DEAR_S
     if watched.dear:
         watched.look_at = now + took / PART
         watched.wrote = written(pids)
 
 
-def used(folders: tuple[str, ...], limit: int) -> int:
-    """Bytes on disk below the folders; stops counting once it is clear that they are too many."""
+def used(folders: tuple[str, ...], limit: int, names: list[str]) -> int:
+    """Bytes on disk below the folders; stops counting once it is clear that they are too many. Adds the names it met."""
     total, left = 0, list(folders)
     while left and total <= 2 * limit + ENTRY:
         where = left.pop()
@@ -84,6 +99,7 @@ def used(folders: tuple[str, ...], limit: int) -> int:
                 for entry in entries:
                     found = entry.stat(follow_symlinks=False)
                     total += max(found.st_blocks * 512, ENTRY)
+                    names.append(entry.path)
                     if entry.is_dir(follow_symlinks=False):
                         left.append(entry.path)
         except OSError as error:

@@ -16,6 +16,7 @@ import struct
 import time
 
 from headway.agent.disk import Watched, check
+from headway.agent.disk_guard import Guard
 
 SOCKET_FD, SHARED_FD = 3, 4
 ENTRIES = 65536
@@ -38,6 +39,7 @@ def main() -> None:
     shared = mmap.mmap(SHARED_FD, ENTRIES * ENTRY.size)
     supervisor = os.getppid()
     watches: Watches = {}
+    guard = Guard(lambda watched: _end_of(watched, watches, shared))
     pause: float | None = None
     sock.send(b"ready")
     while True:
@@ -48,25 +50,37 @@ def main() -> None:
             for one in said.split(BETWEEN):
                 number, at, watched = _watch(one, supervisor)
                 watches[number] = at, watched
-        pause = look(watches, shared)
+        pause = look(watches, shared, guard)
 
 
-def look(watches: Watches, shared: mmap.mmap) -> float | None:
+def look(watches: Watches, shared: mmap.mmap, guard: Guard) -> float | None:
     """One round; returns when the next one is due, or None when there is nothing to watch."""
     pause: float | None = None
     for number, (at, watched) in list(watches.items()):
         if ENTRY.unpack_from(shared, at)[0] != number:
             del watches[number]
             continue
-        wait = check(watched, time.monotonic()) if not watched.over else 0.0
+        wait = check(watched, time.monotonic(), guard) if not watched.over else 0.0
         if watched.over:
-            _FOUND.pack_into(shared, at + _FOUND_AT, number, watched.used)
-            pids = watched.pids()
-            if ENTRY.unpack_from(shared, at)[0] == number:  # then those listed before are its own, and not of who came after it
-                _kill(pids)
+            _end(number, at, watched, shared)
             wait = AGAIN_S
         pause = wait if pause is None else min(pause, wait)
     return pause
+
+
+def _end(number: int, at: int, watched: Watched, shared: mmap.mmap) -> None:
+    if ENTRY.unpack_from(shared, at)[0] != number:
+        return
+    _FOUND.pack_into(shared, at + _FOUND_AT, number, watched.used)
+    pids = watched.pids()
+    if ENTRY.unpack_from(shared, at)[0] == number:  # then those listed before are its own, and not of who came after it
+        _kill(pids)
+
+
+def _end_of(watched: Watched, watches: Watches, shared: mmap.mmap) -> None:
+    for number, (at, each) in list(watches.items()):
+        if each is watched:
+            _end(number, at, watched, shared)
 
 
 def _kill(pids: list[int]) -> None:

@@ -371,7 +371,7 @@ def _disk_excess(place: Place, status: int) -> Excess | None:
     too_large = exit_code(status, isolated=place.isolated) == -signal.SIGXFSZ
     if not disk.over and not too_large and not place.isolated:
         return None
-    used = disk_used(disk.folders, disk.limit)
+    used = disk_used(disk.folders, disk.limit, [])
     if not disk.over and not too_large and used < disk.limit:  # it may also have been told by the kernel, and given up by itself
         return None
     return Excess("disk", max(used, disk.used, disk.limit), disk.limit)

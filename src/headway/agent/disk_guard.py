@@ -1,0 +1,76 @@
+"""Looks on while the watch on disks has to wait (G3).
+
+A look lists the task's folders, and the kernel makes it wait while a process creates a file there: for as long as that process does not
+get the CPU, with a lock that knows no priorities. Meanwhile nobody else can create a file either, but files that are there grow. So a
+second thread counts those that are known: the ones of the last look, and the ones that are open. That is no more than what the task has
+on its disk; when it is above the limit already, nobody has to wait for the list.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import stat
+import time
+
+from headway.agent.disk import ENTRY, Watched
+
+TYPE_CHECKING = False  # as in headway/__init__.py
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATIENCE_S = 0.002  # a look that takes longer waits for somebody, or has many files to count
+
+
+class Guard:
+    def __init__(self, over: Callable[[Watched], None]) -> None:
+        """`over` is told of a task above its limit, by this thread, while the other one waits."""
+        self._over = over
+        self._looked_at: Watched | None = None
+        self._turn = 0
+        self._begun = _thread.allocate_lock()
+        self._begun.acquire()
+        _thread.start_new_thread(self._run, ())
+
+    def begin(self, watched: Watched) -> None:
+        """A look begins."""
+        self._turn += 1
+        self._looked_at = watched
+        if self._begun.locked():
+            self._begun.release()
+
+    def end(self) -> None:
+        self._looked_at = None
+
+    def _run(self) -> None:
+        while True:
+            self._begun.acquire()
+            while (watched := self._looked_at) is not None:
+                turn = self._turn
+                time.sleep(PATIENCE_S)
+                if self._turn == turn and self._looked_at is watched and (found := at_least(watched)) > watched.limit:
+                    watched.used, watched.over = found, True
+                    self._over(watched)
+
+
+def at_least(watched: Watched) -> int:
+    """Bytes of files that are known, by their names or because they are open; asks no folder for its list."""
+    found: dict[tuple[int, int], int] = {}
+    for path in watched.names:
+        try:
+            of = os.lstat(path)
+        except OSError:
+            continue  # removed
+        found[of.st_dev, of.st_ino] = max(of.st_blocks * 512, ENTRY)
+    owner, below = os.stat(watched.folders[0]).st_uid, tuple(f"{folder}/" for folder in watched.folders)
+    shared = owner == os.getuid()  # with files elsewhere; all files of a user that is nobody else's lie in its folders
+    for pid in watched.pids():
+        try:
+            with os.scandir(f"/proc/{pid}/fd") as entries:
+                for entry in entries:
+                    of = entry.stat()
+                    if stat.S_ISREG(of.st_mode) and (os.readlink(entry.path).startswith(below) if shared else of.st_uid == owner):
+                        found[of.st_dev, of.st_ino] = of.st_blocks * 512
+        except OSError:
+            continue  # it ended while we looked
+    return sum(found.values())

@@ -1,0 +1,66 @@
+"""While a look at a task's folder has to wait, what is known to lie there is counted all the same (G3)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headway.agent.disk import Watched, used
+from headway.agent.disk_guard import Guard, at_least
+
+MIB = 2**20
+WRITER = """
+import os, sys
+for path in sys.argv[1:]:
+    os.write(os.open(path, os.O_WRONLY | os.O_CREAT), bytes(2**20))
+print("written", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "task").mkdir()
+    return tmp_path / "task"
+
+
+@pytest.fixture
+def writer(folder: Path, tmp_path: Path) -> Iterator[int]:
+    """A process that has three files of one MiB open: two in the folder, one elsewhere."""
+    paths = [folder / "one", folder / "two", tmp_path / "elsewhere"]
+    process = subprocess.Popen([sys.executable, "-c", WRITER, *map(str, paths)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"written\n"
+    yield process.pid
+    process.communicate()
+
+
+def test_open_files_of_the_folder_and_known_names_count_once(folder: Path, writer: int) -> None:
+    watched = Watched((str(folder),), 100 * MIB, lambda: [writer])
+    assert 2 * MIB <= at_least(watched) < 2.5 * MIB
+    (folder / "closed").write_bytes(bytes(MIB))
+    assert used(watched.folders, watched.limit, watched.names) >= 3 * MIB
+    assert sorted(map(os.path.basename, watched.names)) == ["closed", "one", "two"]
+    assert 3 * MIB <= at_least(watched) < 3.5 * MIB
+    (folder / "closed").unlink()
+    assert at_least(watched) < 2.5 * MIB
+
+
+def test_who_is_above_its_limit_while_a_look_lasts_is_told_of(folder: Path, writer: int) -> None:
+    told, seen = threading.Event(), []
+    guard = Guard(lambda watched: (seen.append(watched), told.set()))
+    guard.begin(Watched((str(folder),), 100 * MIB, lambda: [writer]))  # has room
+    guard.end()
+    small = Watched((str(folder),), MIB, lambda: [writer])
+    guard.begin(small)
+    assert told.wait(60)
+    guard.end()
+    assert set(map(id, seen)) == {id(small)}
+    assert small.over
+    assert small.used >= 2 * MIB
