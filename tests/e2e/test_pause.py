@@ -167,5 +167,5 @@ def test_a_program_that_ends_of_its_signal_did_as_it_was_told(up: Upped, client:
     for task in tasks:
         told = up.headway("signal", "TERM", task)
         assert told.returncode == 0, told.stderr
-        assert ("has failed meanwhile" in told.stderr) == ("failed" in told.stdout)
+        assert ("has ended meanwhile: it is failed" in told.stderr) == ("failed" in told.stdout)
     assert {view.outcome for view in client.wait(tasks, timeout=120)} == {"signal"}

@@ -141,6 +141,11 @@ async def test_views_show_depth_age_and_what_is_due_and_a_tenant_only_its_own(ds
         everything = {view.name: view for view in (await core.queue_views.look(None))[0]}
         assert everything["urgent"].ready == 2
         assert everything["delayable"].oldest_ready_s is not None
+        other = await tenant(core, "other")
+        await submit(core, function(delay_tolerance=1), tenant=other)
+        views = {view.name: view for view in (await core.queue_views.look(other))[0]}
+        assert (views["delayable"].ready, views["delayable"].oldest_ready_s) == (0, None)
+        assert views["urgent"].oldest_ready_s is not None, "its age is shown with it"
 
 
 # The peak

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -12,8 +12,11 @@ from headway.cli.terminal import Terminal, command, group, table
 
 if TYPE_CHECKING:
     from headway.cli.session import Server
+    from headway.errors import HeadwayError
     from headway.wire.views.tasks import TaskView
     from headway.wire.views.trees import TreeView
+
+T = TypeVar("T")
 
 app = group("Change tasks.")
 
@@ -37,8 +40,8 @@ def cancel(terminal: Terminal, ids: Ids) -> None:
     from headway.cli.session import talk
 
     async def ask(server: Server) -> None:
-        tasks = [task for one in ids for task in await _cancel(server, one)]
-        terminal.answer(tasks, ids=[task.id for task in tasks], table=lambda: _changed(tasks))
+        done, failed = await _each(ids, lambda one: _cancel(server, one))
+        _tell(terminal, [task for tasks in done for task in tasks], failed)
 
     talk(terminal, ask)
 
@@ -64,8 +67,7 @@ def retry(terminal: Terminal, ids: Ids, set_: Sets = None, edit: Edit = None, ti
     body = {"edit": changes} if changes else None
 
     async def ask(server: Server) -> None:
-        changed = [await _retry(server, one, body) for one in ids]
-        terminal.answer(changed, ids=[one.id for one in changed], table=lambda: _changed(changed))
+        _tell(terminal, *await _each(ids, lambda one: _retry(server, one, body)))
 
     talk(terminal, ask)
 
@@ -110,14 +112,41 @@ def _steer(terminal: Terminal, ids: list[str], word: str, wait: str, body: dict[
     from headway.wire.views.tasks import TaskView
 
     async def ask(server: Server) -> None:
-        paths = [with_query(task_path(one, word), {"wait": wait}) for one in ids]
-        tasks = [await server.post(path, TaskView, body, timeout=90.0) for path in paths]
-        terminal.answer(tasks, ids=[task.id for task in tasks], table=lambda: _changed(tasks))
+        async def steer(one: str) -> TaskView:
+            return await server.post(with_query(task_path(one, word), {"wait": wait}), TaskView, body, timeout=90.0)
+
+        tasks, failed = await _each(ids, steer)
         for task in tasks:
             if task.ended_at is not None:
-                print(f"headway: task {task.id} has {task.state} meanwhile", file=sys.stderr)
+                print(f"headway: task {task.id} has ended meanwhile: it is {task.state}", file=sys.stderr)
+        _tell(terminal, tasks, failed)
 
     talk(terminal, ask)
+
+
+async def _each(ids: Sequence[str], do: Callable[[str], Awaitable[T]]) -> tuple[list[T], list[HeadwayError]]:
+    """Do it to each. One that is not there or has ended, as some of a long list will, does not keep it from the rest."""
+    from headway.errors import Conflict, NotFound
+
+    done: list[T] = []
+    failed: list[HeadwayError] = []
+    for one in ids:
+        try:
+            done.append(await do(one))
+        except (Conflict, NotFound) as error:
+            failed.append(error)
+    return done, failed
+
+
+def _tell(terminal: Terminal, done: Sequence[TaskView | TreeView], failed: Sequence[HeadwayError]) -> None:
+    from headway.cli.main import complain
+
+    if done or not failed:
+        terminal.answer(list(done), ids=[one.id for one in done], table=lambda: _changed(done))
+    for error in failed[:-1]:
+        complain(error.detail, hint=error.hint)
+    if failed:
+        raise failed[-1]
 
 
 async def _retry(server: Server, one: str, body: dict[str, Any] | None) -> TaskView | TreeView:

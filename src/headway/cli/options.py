@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -283,9 +284,10 @@ def settings(text: str | None, option: str) -> dict[str, Any]:
 def _number(text: str) -> int | float | str:
     for kind in (int, float):
         try:
-            return kind(text)
+            number = kind(text)
         except ValueError:
             continue
+        return number if math.isfinite(number) else text  # JSON has no nan: it would arrive as nothing said
     return text
 
 

@@ -74,15 +74,13 @@ class QueueViews:
     def _count_ready(self, views: dict[str, QueueView], row: Any) -> None:
         view = self._of(views, row["shape"])
         due = row["ready"] if view.name == "urgent" else row["due"]
-        if view.name in ("delayable", "periodic"):  # what is due is shown where it is served: in urgent
-            view.ready += row["ready"] - due
-            views["urgent"].ready += due
-            views["urgent"].due += due
-        else:
-            view.ready += row["ready"]
-            view.due += due
-        if row["age"] is not None:
-            view.oldest_ready_s = max(view.oldest_ready_s or 0.0, row["age"])
+        served = views["urgent"] if view.name in ("delayable", "periodic") else view  # what is due is shown where it is served
+        view.ready += row["ready"] - due
+        served.ready += due
+        served.due += due
+        for one, count in ((served, due), (view, row["ready"] - due)):
+            if count and row["age"] is not None:  # of the first in the order, which is due if any is
+                one.oldest_ready_s = max(one.oldest_ready_s or 0.0, row["age"])
 
     def _of(self, views: dict[str, QueueView], shape: int) -> QueueView:
         name = self.definitions.rules[shape].queue

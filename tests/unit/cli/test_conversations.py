@@ -323,6 +323,24 @@ async def test_ctrl_c_cancels_the_work_and_waits_and_twice_leaves() -> None:
     assert b"Ctrl-C again leaves" in err
 
 
+@pytest.mark.parametrize("word", ["cancel", "pause", "resume", "retry"])
+async def test_one_of_many_that_has_ended_does_not_keep_the_command_from_the_rest(word: str) -> None:
+    ended, gone, other = "1234567890123456781", "1234567890123456782", "1234567890123456783"
+    api = Api(
+        {
+            f"POST /v1/tasks/{ended}/{word}": (409, problem(409, "conflict", "it has ended")),
+            f"POST /v1/tasks/{ID}/{word}": (200, task("paused", ended_at=None)),
+            f"POST /v1/tasks/{other}/{word}": (200, task("paused", ended_at=None, id=other)),
+        }
+    )
+    async with serving(api) as server:
+        said = await headway(server, word, ended, ID, gone, other)
+    assert said.code == 1
+    assert [line.split()[0] for line in said.out.splitlines()[1:]] == [ID, other]
+    assert "it has ended" in said.err
+    assert said.err.count("headway: ") == 2
+
+
 async def test_cancelling_a_tree_cancels_the_tree() -> None:
     tree = {"id": "9", "name": "t", "state": "cancelled", "created_at": NOW, "levels": [], "tasks": []}
     api = Api({"POST /v1/trees/9/cancel": (200, tree)})

@@ -46,6 +46,10 @@ def test_every_option_becomes_a_field_that_a_task_has() -> None:
     assert spec["after"] == ["12", {"task": "13", "when": "failed"}]
 
 
+def test_a_number_that_is_none_is_sent_as_it_was_typed() -> None:
+    assert task(given(resources="cpus=nan,disk=inf"))["resources"] == {"cpus": "nan", "disk": "inf"}
+
+
 def test_an_input_of_null_is_sent_as_null() -> None:
     assert task(given(input="null")) == {"input": None}
 
