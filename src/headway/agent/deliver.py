@@ -24,7 +24,9 @@ LINE_LIMIT = 8192  # a longer line arrives as several
 BATCH = 500
 WAIT_S = 0.2  # lines for a web address wait so long for company
 AGAIN_S = 5.0  # a destination that is down is tried so often
-PAUSES = (0.0, 0.1, 0.5)  # before each try of one that was not
+PART = 0.1  # of the time may go into trying one that does not answer: the lines of others wait meanwhile
+PAUSES = (0.0, 0.1, 0.5)  # before each try of one that was not down
+LONG_S = 1.0  # a try that took longer is not repeated at once
 KEPT = 10_000  # attempts and destinations of which it is known what did not arrive
 T = TypeVar("T")
 Ref = tuple[int, int]
@@ -123,22 +125,25 @@ class Deliverer:
         if down is not None and time.monotonic() < down.until:
             self._lose(where, lines, down.why)
             return
-        why = ""
+        why, took = "", 0.0
         for pause in PAUSES if down is None else (0.0,):
+            if took > LONG_S:
+                break
             time.sleep(pause)
+            began = time.monotonic()
             try:
                 self._destinations.send(where, [*self._gap(where, lines[0]), *lines])
             except Refused as error:
                 self._lose(where, lines, str(error))
                 return
             except Away as error:
-                why = str(error)
+                why, took = str(error), time.monotonic() - began
             else:
                 self._took(where, to)
                 return
         if down is None:
             self._say(["down", to, why])
-        _keep(self._down, to, Down(time.monotonic() + AGAIN_S, why))
+        _keep(self._down, to, Down(time.monotonic() + max(AGAIN_S, took / PART), why))
         self._lose(where, lines, why)
 
     def _gap(self, where: str, before: Line) -> list[Line]:

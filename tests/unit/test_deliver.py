@@ -1,0 +1,47 @@
+"""Delivering lines to where a task's `logger` says: one who does not answer takes little from the others (H9)."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+from headway.agent import deliver, destinations
+from headway.agent.deliver import Deliverer
+
+
+def test_a_destination_that_does_not_answer_is_asked_once_and_others_get_their_lines(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(destinations, "TIMEOUT_S", 1.5)
+    said: list[list[Any]] = []
+    deliverer = Deliverer(["/nowhere", "/nowhere", str(tmp_path), ["127.0.0.1"]], said.append)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        where = f"http://127.0.0.1:{silent.getsockname()[1]}/lines"
+        for number in range(3):
+            deliverer.take([where, 7, 1, "name", 1, 0, b"line\n"])
+            deliverer.take(["file:others", 8, 1, "name", 1, 0, b"%d\n" % number])
+            deliverer.flush()
+        deliverer.ended(where, (7, 1), 5, 0, 0)
+        silent.setblocking(False)
+        connections = 0
+        while True:
+            try:
+                silent.accept()[0].close()
+            except BlockingIOError:
+                break
+            connections += 1
+    assert connections == 1
+    assert [line.rsplit(" ", 1)[1] for line in (tmp_path / "others").read_text().splitlines()] == ["0", "1", "2"]
+    address = where.removesuffix("/lines")
+    assert said == [
+        ["down", address, "timed out"],
+        ["lost", 7, 1, f"[headway: lines do not reach the logger {address}: timed out]"],
+        ["ended", 7, 1, 5, f"[headway: 3 lines of this output did not reach the logger {address}: timed out]"],
+    ]
+
+
+def test_a_long_line_arrives_in_parts_and_one_without_an_end_with_the_end_of_its_task(tmp_path: Path) -> None:
+    deliverer = Deliverer(["/nowhere", "/nowhere", str(tmp_path), []], lambda message: None)
+    deliverer.take(["file:log", 7, 1, "name", 1, 0, b"x" * (deliver.LINE_LIMIT + 3) + b"\nno end"])
+    deliverer.ended("file:log", (7, 1), 1, 0, 0)
+    texts = [line.rsplit("stdout ", 1)[1] for line in (tmp_path / "log").read_text().splitlines()]
+    assert texts == ["x" * deliver.LINE_LIMIT, "xxx", "no end"]
