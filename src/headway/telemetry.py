@@ -86,9 +86,12 @@ def rejected(reason: str) -> None:
     _REJECTED.labels(reason=reason).inc()
 
 
-def planned(count: int, seconds: float, top_k: int) -> None:
+def leased(count: int) -> None:
     _LEASED.inc(count)
     totals["leased"] += count
+
+
+def planned(seconds: float, top_k: int) -> None:
     _PLAN_SECONDS.observe(seconds)
     _TOP_K.set(top_k)
 

@@ -42,6 +42,7 @@ from headway.control.impossible import Impossible
 from headway.control.leader import Leader
 from headway.control.notifier import Notifier
 from headway.control.once import Once
+from headway.control.onward import Onward
 from headway.control.outlook import Outlook
 from headway.control.outputs import Outputs
 from headway.control.planner import Planner
@@ -156,6 +157,7 @@ class Core:
             clock,
             lambda nodes: self.notifier.orders(nodes),
         )
+        self.desk.onward = lambda: Onward(self.planner)
         self.outlook = Outlook(database, self.leader, self.planner, clock)
         self.scenes = Scenes(database, self.definitions, self.predictions)
         self.promises = Promises(database, self.outlook, self.fleet, self.scenes, clock)

@@ -184,14 +184,20 @@ class Planner:
         """Whether we plan and nothing waits."""
         return self.board.empty and self._epoch >= 0 and self.leader.leads("planner")
 
-    def reserve(self, tasks: dict[Group, list[Key]]) -> dict[int, int] | None:
-        """Room for these tasks now, as task -> node; None unless we plan, nothing else waits, and all of them fit at once."""
+    def reserve(self, tasks: dict[Group, list[Key]], freed: Freed | None = None) -> dict[int, int] | None:
+        """Room for these tasks now, as task -> node; None unless we plan, nothing else waits, and all of them fit at once. `freed`: by
+        attempts that have ended and will be told of when that is stored."""
         if not self.may_reserve:
             return None
         if any(shape not in self.definitions.shapes for _, shape in tasks):
             return None
         self.conditions.weigh({group: len(keys) for group, keys in tasks.items()})
+        known = {at: count for at, count in (freed or {}).items() if at[0] in self.rooms and at[2] in self.definitions.shapes}
+        for (node, *group), count in known.items():
+            self.board.hold(node, (group[0], group[1]), -count)
         plan = self.board.fit(tasks, self._round())
+        for (node, *group), count in known.items():
+            self.board.hold(node, (group[0], group[1]), count)
         if plan is None:
             return None
         self._reserved += Counter({placed.node for placed in plan})
@@ -291,7 +297,7 @@ class Planner:
         if not plan:
             return 0
         count = await self._lease(plan)
-        telemetry.planned(count, time.monotonic() - began, asked.most)
+        telemetry.planned(time.monotonic() - began, asked.most)
         return count
 
     def _round(self) -> Round:
@@ -452,6 +458,7 @@ class Planner:
 
     def dispatch(self, leased: list[Any], sessions: dict[int, Session]) -> None:
         """Leased rows become orders for their nodes."""
+        telemetry.leased(len(leased))
         orders: dict[int, list[Order]] = {}
         for task, attempt, node, definition, data, name, *_ in leased:
             orders.setdefault(node, []).append(Order(task, attempt, definition, data, name))

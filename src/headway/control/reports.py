@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import asyncpg
@@ -12,12 +13,13 @@ from headway.control.bus import Bus
 from headway.control.clock import Clock
 from headway.control.definitions import Definitions
 from headway.control.lanes import Lanes
+from headway.control.onward import Onward
 from headway.control.record import Reports, record
 from headway.control.settle import Effects, tell
 from headway.domain.stages import MOST as MOST_STAGES
 from headway.errors import HeadwayError, InvalidInput, Unavailable
 from headway.logs import log
-from headway.store.database import Database
+from headway.store.database import Connection, Database
 from headway.wire.exchange import ErrorInfo, Exchange, Output, Progress, possible
 
 CLOCK_SLACK_MS = 100  # an agent whose clock differs by more has its times moved onto the database's
@@ -42,6 +44,7 @@ class ReportDesk:
     definitions: Definitions
     clock: Clock
     bus: Bus
+    onward: Callable[[], Onward | None] = lambda: None  # a new one for each transaction
 
     def __post_init__(self) -> None:
         self.lanes = Lanes(self._commit, lambda waiting: len(waiting.exchange.finished), BATCH)
@@ -75,7 +78,23 @@ class ReportDesk:
         now_ms = self.clock.now_us() // 1000
         for waiting in batch:
             _sort_into(reports, waiting.node, waiting.exchange, now_ms)
-        return await self.database.transact(lambda connection: record(connection, reports, self.definitions))
+        onward = self.onward()
+
+        async def work(connection: Connection) -> Effects:
+            effects = await record(connection, reports, self.definitions)
+            if onward is not None:
+                await onward.lease(connection, effects)
+            return effects
+
+        try:
+            effects = await self.database.transact(work)
+        except BaseException:
+            if onward is not None:
+                onward.lost()
+            raise
+        if onward is not None:
+            onward.committed()
+        return effects
 
 
 def _refusal(error: Exception) -> HeadwayError:
