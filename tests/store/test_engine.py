@@ -491,6 +491,34 @@ async def test_orders_go_out_though_the_database_goes_away_right_after_they_were
         assert [order.attempt for order in got] == [1, 1], "some of the plan was for the lost node, which is looked at then"
 
 
+async def test_nodes_are_not_counted_over_and_over_when_counting_takes_long(dsn, monkeypatch):
+    """While somebody holds a snapshot a count reads all that ended since; ends that come meanwhile make it worthless."""
+    monkeypatch.setattr("headway.control.planner.COUNT_RESTS", 1_000_000)
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        count, counted = core.planner._count, list[set[int]]()
+
+        async def seen(due: set[int]) -> None:
+            counted.append(set(due))
+            await count(due)
+
+        monkeypatch.setattr(core.planner, "_count", seen)
+        await submit(core, *[function() for _ in range(20)])
+        left = 20
+        while left:
+            orders = await agent.orders()
+            core.planner.recount({agent.id})
+            await agent.succeed(*orders)
+            left -= len(orders)
+        assert len([due for due in counted if agent.id in due]) <= 2
+        other = await ScriptedAgent(core, "other").join()
+
+        async def known() -> bool:
+            return any(other.id in due for due in counted)
+
+        await eventually(known)
+
+
 async def test_two_servers_finish_and_release_the_same_rows_without_a_deadlock(dsn):
     async with engine(dsn) as one, engine(dsn, holder="two") as two:
         agents = [await ScriptedAgent(c, f"n{i}", cpus=20).join() for i, c in enumerate((one, two))]

@@ -40,6 +40,7 @@ REFILL_ROWS = 4_000  # most keys read in one round, over all groups
 LOOK_S = 1.0  # after a round that handed nothing out: a queue may open, a task become due
 RESCAN_S = 5.0  # how often groups are looked for afresh: heals every lost wake-up
 RECOUNT_S = 10.0
+COUNT_RESTS = 20  # times as long as the last count took: while somebody holds a snapshot, a count reads all that ended since
 
 _LEASE = query("task.lease")
 _HEADS = query("task.heads")
@@ -66,6 +67,8 @@ class Planner:
     _next_rescan: float = 0.0
     _recounted: float = 0.0
     _recount: set[int] = field(default_factory=set)
+    _uncounted: set[int] = field(default_factory=set)  # nodes of which nothing is known yet
+    _count_again: float = 0.0
     _recounting: bool = False
     _reserved: Counter[int] = field(default_factory=Counter)  # by node: tasks on the short way
     _followed: object = None  # the fleet as it was when the rooms were last compared with it
@@ -332,8 +335,11 @@ class Planner:
         if fresh or now - self._recounted > RECOUNT_S:
             self._recounted = now
             self._recount.update(self.rooms)
-        if self._recount:
-            await self._count()
+        due = self._recount if time.monotonic() >= self._count_again else self._recount & self._uncounted
+        if due:
+            began = time.monotonic()
+            await self._count(due)
+            self._count_again = time.monotonic() + COUNT_RESTS * (time.monotonic() - began)
 
     async def _find_groups(self) -> None:
         """Every group with ready tasks; heads that believe they know it all are told to look again from the beginning."""
@@ -359,6 +365,7 @@ class Planner:
             if room is None:
                 self.board.add_node(NodeRoom(node.id, node.name, node.capacity, closed=node.closed))
                 self._recount.add(node.id)
+                self._uncounted.add(node.id)
             elif room.closed != node.closed or room.capacity != node.capacity:
                 room.closed = node.closed
                 _resize(room, node.capacity)
@@ -368,9 +375,9 @@ class Planner:
         if self.rooms.capacity != before:
             self.board.resize()
 
-    async def _count(self) -> None:
+    async def _count(self, due: set[int]) -> None:
         """Set the room of nodes from the database, absolutely."""
-        nodes = [node for node in self._recount if not self._reserved[node]]  # what is reserved is not in the database yet
+        nodes = [node for node in due if not self._reserved[node]]  # what is reserved is not in the database yet
         self._recount.difference_update(nodes)
         self._recounting = True
         try:
@@ -384,6 +391,7 @@ class Planner:
             counted[row["node"]][(row["tenant"], row["shape"])] = row["count"]
         for node, counts in counted.items():
             if node in self.rooms and self._is_settled(node):
+                self._uncounted.discard(node)
                 self.board.set_held(node, counts)
 
     def _is_settled(self, node: int) -> bool:
