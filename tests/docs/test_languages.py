@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headway.domain.lifecycle import Outcome
+from headway.domain.resources import Resources
 from tests.docs.blocks import ROOT, blocks
 from tests.support.agents import running_agent
 from tests.support.packages import need
@@ -44,8 +45,9 @@ def test_the_task_of_the_page_runs(server: ScriptedServer, tmp_path: Path, langu
     if package is not None:
         need(package)
     (tmp_path / name).write_text(programs()[language])
-    ref = server.order(server.define(executable=str(tmp_path / name)), 12)
-    server.wait(lambda: ref in server.finished, 60)
+    room = Resources(cpus_milli=1000, memory=2**29)  # compilers are programs of the task too
+    ref = server.order(server.define(executable=str(tmp_path / name), resources=room), 12)
+    server.wait(lambda: ref in server.finished)
     assert server.outcome(ref) is Outcome.SUCCEEDED, (server.error(ref), server.text(ref, 2))
     assert server.finished[ref].result == b"144"
     assert any((said.id, said.text) == (ref[0], "squared") for said in server.progress)

@@ -9,8 +9,11 @@ import pytest
 from headway.agent.tokens import Tokens, waits_for
 from headway.client import context, inside
 from headway.client.inside import Inside
+from headway.domain.task import Definition
 from headway.wire import task_token
 from headway.wire.exchange import Order
+
+PROGRAM = Definition(name="program", command=("true",))
 
 
 def keys(of: Inside, *contents: bytes) -> list[str]:
@@ -83,9 +86,9 @@ def test_a_function_is_suspended_by_an_exception_that_except_exception_lets_pass
 def test_only_the_token_of_a_task_makes_a_client_one_of_a_task(monkeypatch, tmp_path):
     order = Order(17, 2, 1, b"")
     tokens = Tokens("http://127.0.0.1:1", "/ca.pem")
-    assert tokens.environment(order, "/scratch", through_door=False) == {}
+    assert tokens.environment(order, "/scratch", PROGRAM) == {}
     tokens.key = b"k" * 32
-    env = tokens.environment(order, str(tmp_path), through_door=False)
+    env = tokens.environment(order, str(tmp_path), PROGRAM)
     assert env["HEADWAY_TLS_CA"] == "/ca.pem"
     assert task_token.parse(env["HEADWAY_TOKEN"]) == (17, 2)
     for name, value in env.items():
