@@ -53,10 +53,16 @@ def talk() -> str:
     return f"{current.task_id} {current.attempt}"
 
 
+def put(path: str, text: str) -> None:
+    """Who sees the file sees all of it."""
+    Path(f"{path}.new").write_text(text)
+    os.replace(f"{path}.new", path)
+
+
 def wait_for(path: str, began: str | None = None) -> str:
     """Ends when the file is there."""
     if began is not None:
-        Path(began).write_text(str(os.getpid()))
+        put(began, str(os.getpid()))
     while not Path(path).exists():
         time.sleep(0.005)
     return Path(path).read_text()
@@ -72,14 +78,14 @@ def note(path: str) -> int:
 def start_child(path: str) -> int:
     """Leaves a process behind that has left everything."""
     child = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    Path(path).write_text(str(child.pid))
+    put(path, str(child.pid))
     return child.pid
 
 
 def stubborn(began: str, cleaned: str) -> None:
     """Cleans up when it is asked to end."""
     try:
-        Path(began).write_text(str(os.getpid()))
+        put(began, str(os.getpid()))
         time.sleep(600)
     finally:
         Path(cleaned).write_text("yes")

@@ -13,6 +13,7 @@ import pytest
 
 from headway.domain.lifecycle import Outcome
 from headway.domain.resources import Resources
+from tests.e2e.agent_functions import put
 from tests.support.agents import AgentProcess, alive, running_agent, until
 from tests.support.scripted_server import ScriptedServer
 
@@ -158,7 +159,7 @@ def test_what_waits_behind_a_long_call_goes_to_another_runner(server: ScriptedSe
     rest = server.order_many(wait_for, [json.dumps([str(there)]).encode()] * 50)
     server.wait(lambda: all(ref in server.finished for ref in rest))
     assert long not in server.finished
-    go.write_text("now")
+    put(str(go), "now")
     server.wait(lambda: long in server.finished)
     assert result(server, long) == "now"
 
