@@ -66,7 +66,7 @@ class NoAnswer(Exception):
     """No server answered in time."""
 
 
-class Servers:
+class CheckpointServers:
     """The servers of this agent, one after another until one answers."""
 
     def __init__(self, job: Job) -> None:
@@ -115,7 +115,7 @@ class Servers:
 
 class Carrier:
     def __init__(self, job: Job) -> None:
-        self.job, self.servers = job, Servers(job)
+        self.job, self.servers = job, CheckpointServers(job)
         self.base = f"/v1/nodes/{job.node}/checkpoints/{job.task}"
 
     def run(self) -> Answer:

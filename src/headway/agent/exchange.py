@@ -19,6 +19,7 @@ from headway.agent.clock import boottime, wall_ms
 from headway.agent.link import Answer, Ask, Drain, Lease, Lost, NewBoot, Part, Report, Reported, State, Taken
 from headway.agent.link_async import Link
 from headway.agent.reports import compose
+from headway.agent.servers import BACKOFF_S, Servers
 from headway.errors import Unauthorized, VersionMismatch
 from headway.version import VERSION
 from headway.wire import PROTOCOL
@@ -27,7 +28,6 @@ from headway.wire.http import Http, Response
 from headway.wire.views.answers import Problem
 
 POLL_S = 10.0
-BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 REPORT_BYTES = 8 * 2**20  # in one call
 REGISTER_TIMEOUT_S = 5.0
 REPORT_TIMEOUT_S = 30.0
@@ -55,44 +55,6 @@ class Refused(Exception):
 
 _decode_head = msgspec.msgpack.Decoder(Head).decode
 _decode_refs = msgspec.msgpack.Decoder(list[Ref]).decode
-
-
-class Servers:
-    """The servers of this cluster; one is used until it fails, then the next."""
-
-    def __init__(self, urls: list[str], token: str | None, tls_ca: str | None) -> None:
-        self._token, self._tls_ca = token, tls_ca
-        self._https = [self._connection(url) for url in urls]
-        self._at = 0
-        self._closing: set[asyncio.Task[None]] = set()
-        self.failures = 0
-
-    def _connection(self, url: str) -> Http:
-        return Http(url, token=self._token, tls_ca=self._tls_ca, connect_timeout=1.0)
-
-    @property
-    def http(self) -> Http:
-        return self._https[self._at]
-
-    def failed(self, http: Http) -> None:
-        """Move on, unless somebody else already has."""
-        if http is not self.http:
-            return
-        self.failures += 1
-        if len(self._https) > 1:  # calls still waiting at the old one would wait for nothing
-            self._https[self._at] = self._connection(http.base_url)
-            closing = asyncio.get_running_loop().create_task(http.close())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
-            self._at = (self._at + 1) % len(self._https)
-
-    def backoff(self) -> float:
-        """Short at first: another server may be there; never long: the lease is 3 s."""
-        return BACKOFF_S[min(self.failures // len(self._https), len(BACKOFF_S) - 1)]
-
-    async def close(self) -> None:
-        for http in self._https:
-            await http.close()
 
 
 @dataclass(eq=False, slots=True)

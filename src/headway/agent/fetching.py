@@ -67,7 +67,7 @@ def fetch_url(url: str, target: Path, *, hosts: list[str], limit: int) -> str:
     raise CannotFetch(f"{first} redirects more than {REDIRECTS} times")
 
 
-class Servers:
+class UploadServers:
     """The servers of this agent, asked with its own token: for uploads, and for what a URL was pinned to."""
 
     def __init__(self, urls: list[str], token: str | None, tls_ca: str | None) -> None:

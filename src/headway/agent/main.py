@@ -31,7 +31,7 @@ import uvloop
 
 from headway.agent import health, tree
 from headway.agent.clock import boottime
-from headway.agent.exchange import ExchangeSide, Servers
+from headway.agent.exchange import ExchangeSide
 from headway.agent.hardware import capacity
 from headway.agent.link import LINK_FD, Adopt, EndAll, Quit, Setup
 from headway.agent.link_async import Link
@@ -39,6 +39,7 @@ from headway.agent.places import box_folder, why_no_sandbox
 from headway.agent.preparations import PASSED_ON as BUILD_ENVIRONMENT
 from headway.agent.process import INHERITED, INSTANCE
 from headway.agent.runners import PASSED_ON
+from headway.agent.servers import Servers
 from headway.agent.supervisor import PROCESS
 from headway.config import Settings
 from headway.domain.resources import Capacity

@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from headway.agent import tree
-from headway.agent.fetching import CannotFetch, Servers, fetch_url
+from headway.agent.fetching import CannotFetch, UploadServers, fetch_url
 from headway.agent.health import for_want_of_room
 from headway.agent.interpreters import NotStartable, in_volume
 from headway.agent.sandbox import SYSTEM
@@ -88,7 +88,7 @@ class Preparation:
         self.job, self.content = job, job.definition.content
         self.root = Path(job.root)
         self.deadline = time.monotonic() + job.seconds
-        self.servers: Servers | None = Servers(job.urls, job.token, job.tls_ca)
+        self.servers: UploadServers | None = UploadServers(job.urls, job.token, job.tls_ca)
         self.answer = Answer()
         self.workshop = Workshop(job.definition, self.root, ())
 
