@@ -118,6 +118,20 @@ def test_from_python(hw: Client) -> None:
     assert hw.delete_schedule("python").changed == 1
 
 
+def test_what_waits_of_a_backfill_is_given_up_from_the_shell_and_from_python(up: Upped, hw: Client) -> None:
+    hw.apply("long", schedule="daily", task={"command": ["sleep", "600"]})
+    hw.backfill("long", "2026-03-01", "2026-03-11")
+    until(lambda: any(one.run_state == "running" for one in hw.schedule("long").past))
+    stopped = headway(up, "schedule", "stop-backfill", "long")
+    assert (stopped.returncode, stopped.stdout) == (0, "9 given up\n")
+    assert hw.stop_backfill("long").count == 0
+    assert headway(up, "schedule", "stop-backfill", "long").stdout == "no moment of a backfill waits\n"
+    (going,) = [one for one in hw.schedule("long").past if one.state == "started"]
+    assert going.run is not None
+    hw.cancel(going.run)
+    hw.delete_schedule("long")
+
+
 def test_once_at_a_moment(hw: Client) -> None:
     start = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=5)
     hw.apply("once", schedule=0, start=start.isoformat(), task={"command": ["true"]})

@@ -259,6 +259,24 @@ async def test_backfill_with_allow_runs_them_at_the_same_time(dsn):
         await eventually(all_run)
 
 
+async def test_a_backfill_under_way_can_be_stopped_and_asked_for_again(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        await apply(core, schedule="daily")
+        since, until = (datetime.datetime(2026, 1, day, tzinfo=datetime.UTC) for day in (1, 6))
+        assert len(await core.schedules.backfill(1, "s", since, until, "queue")) == 5
+        orders = await agent.orders()  # the first is under way
+        given_up = await core.schedules.stop_backfill(1, "s")
+        assert [at.day for at in given_up] == [2, 3, 4, 5]
+        assert await fates(core) == [Fate.STARTED] + [Fate.SKIPPED] * 4
+        assert {row["note"] for row in await firings(core)} == {None, "the backfill was stopped"}
+        await agent.succeed(*orders)
+        assert await core.schedules.stop_backfill(1, "s") == []
+        assert len(await core.schedules.backfill(1, "s", since, until, "queue")) == 4
+        with pytest.raises(NotFound):
+            await core.schedules.stop_backfill(1, "t")
+
+
 async def test_a_backfill_is_bounded_and_lies_in_the_past(dsn):
     async with engine(dsn) as core:
         await apply(core, schedule=1, start="2020-01-01T00:00:00Z")

@@ -144,6 +144,7 @@ TABLE = (
     Route("post", "/v1/schedules/{name}/resume", "Go on from now", ScheduleView, tag="schedules"),
     Route("post", "/v1/schedules/{name}/trigger", "Run it now", FiringView, 201, tag="schedules"),
     Route("post", "/v1/schedules/{name}/backfill", "Make up for moments that did not run", Backfilled, body=Range, tag="schedules"),
+    Route("post", "/v1/schedules/{name}/stop-backfill", "Give up what still waits of a backfill", Backfilled, tag="schedules"),
     Route("post", "/v1/predictions", "What tasks are expected to take, from earlier runs", PredictionsView, body=Asked, tag="trees"),
     Route("get", "/v1/nodes", "All nodes", list[NodeView], tag="nodes"),
     Route("post", "/v1/nodes", "An agent announces its machine", Registered, 201, Register, tag="nodes"),

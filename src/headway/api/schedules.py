@@ -122,6 +122,14 @@ async def backfill_schedule(request: Http, name: FromPath[str]) -> Response[byte
     return answer(Backfilled(len(made), made))
 
 
+@post("/v1/schedules/{name:str}/stop-backfill", status_code=200)
+async def stop_backfill(request: Http, name: FromPath[str]) -> Response[bytes]:
+    """Gives up the moments of backfills that have not begun; runs under way go on."""
+    caller = await caller_of(request, *PEOPLE)
+    given_up = await core_of(request).schedules.stop_backfill(caller.tenant, _named(name))
+    return answer(Backfilled(len(given_up), given_up))
+
+
 @delete("/v1/schedules/{name:str}", status_code=200)
 async def delete_schedule(request: Http, name: FromPath[str]) -> Response[bytes]:
     """Runs under way go on."""
@@ -227,5 +235,6 @@ ROUTES = [
     resume_schedule,
     trigger_schedule,
     backfill_schedule,
+    stop_backfill,
     delete_schedule,
 ]

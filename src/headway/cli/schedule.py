@@ -1,4 +1,4 @@
-"""`apply FILE` and `schedule ls|show|pause|resume|trigger|backfill|delete`: work that runs again and again."""
+"""`apply FILE` and `schedule ls|show|pause|resume|trigger|backfill|stop-backfill|delete`: work that runs again and again."""
 
 from __future__ import annotations
 
@@ -213,6 +213,20 @@ def backfill(
 
 def _to_make_up(count: int) -> str:
     return f"{count} to make up for" if count else "nothing to make up for: all of these moments ran, run or wait already"
+
+
+@command(schedule, "stop-backfill", examples=["headway schedule stop-backfill nightly"])
+def stop_backfill(terminal: Terminal, name: Name) -> None:
+    """Give up the moments of a backfill that have not begun; runs under way go on."""
+    from headway.cli.session import talk
+    from headway.wire.views.schedules import Backfilled
+
+    async def ask(server: Server) -> None:
+        left = await server.post(_path(name, "stop-backfill"), Backfilled)
+        ids = [at.isoformat() for at in left.firings]
+        terminal.answer(left, ids=ids, table=lambda: f"{left.count} given up" if left.count else "no moment of a backfill waits")
+
+    talk(terminal, ask)
 
 
 @command(schedule, "delete", examples=["headway schedule delete nightly"])

@@ -211,6 +211,7 @@ class Client:
     resume_schedule = blocking(AsyncClient.resume_schedule)
     trigger = blocking(AsyncClient.trigger)
     backfill = blocking(AsyncClient.backfill)
+    stop_backfill = blocking(AsyncClient.stop_backfill)
     predict = blocking(AsyncClient.predict)
     delete_schedule = blocking(AsyncClient.delete_schedule)
     get = blocking(AsyncClient.get)

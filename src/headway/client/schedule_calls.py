@@ -62,6 +62,10 @@ class ScheduleCalls(Calls):
         body = encode({"since": moment(since), "until": moment(until), "overlap": overlap})
         return await self._to.ask("POST", schedule_path(name, "backfill"), Backfilled, body=body, repeatable=True)
 
+    async def stop_backfill(self, name: str) -> Backfilled:
+        """Give up the moments of backfills that have not begun; runs under way go on."""
+        return await self._to.ask("POST", schedule_path(name, "stop-backfill"), Backfilled, repeatable=True)
+
     async def delete_schedule(self, name: str) -> Changed:
         return await self._to.ask("DELETE", schedule_path(name), Changed)
 

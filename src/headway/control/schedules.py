@@ -1,4 +1,4 @@
-"""What people do to schedules: apply, pause, resume, trigger, backfill, delete (D2 D3).
+"""What people do to schedules: apply, pause, resume, trigger, backfill, stop a backfill, delete (D2 D3).
 
 Applying is declarative: the same again changes nothing, another task keeps the rhythm, another rhythm starts from now.
 """
@@ -44,6 +44,7 @@ _RESUME = query("schedule.resume")
 _DELETE = query("schedule.delete")
 _GOING = query("schedule.going")
 _BACKFILL = query("schedule.backfill")
+_STOP_BACKFILL = query("schedule.stop_backfill")
 _CLOCK = "select clock_timestamp()"
 _spec = msgspec.json.Decoder(ScheduleSpec)
 
@@ -204,6 +205,15 @@ class Schedules:
         found = await self.database.transact(work)
         self.bus.scheduled()
         return found
+
+    async def stop_backfill(self, tenant: int, name: str) -> list[datetime.datetime]:
+        """Give up what still waits of backfills; returns those moments. Runs under way go on."""
+
+        async def work(connection: Connection) -> list[datetime.datetime]:
+            row = await _locked(connection, tenant, name)  # the timekeeper locks it too: a moment is started or given up, not both
+            return sorted(r["at"] for r in await connection.fetch(_STOP_BACKFILL, row["id"]))
+
+        return await self.database.transact(work)
 
     async def delete(self, tenant: int, name: str) -> None:
         async with self.database.cold() as connection:

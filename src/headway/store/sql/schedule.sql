@@ -146,6 +146,12 @@ set state = 0, kind = 2, overlap = excluded.overlap, note = null, fired_at = clo
 where firing.state in (2, 3, 4)
 returning at;
 
+-- name: stop_backfill
+-- What still waits of backfills is given up, and says so; it can be asked for again.
+update firing set state = 2, note = 'the backfill was stopped', fired_at = clock_timestamp()
+where schedule = $1 and state = 0 and kind = 2
+returning at;
+
 -- name: forget_firings
 -- Old firings, some at a time.
 delete from firing where (schedule, at) in (
