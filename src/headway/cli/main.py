@@ -75,7 +75,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "run": Entry("run:app", "Run work and follow it; returns its exit code.", takes_command=True),
         "submit": Entry("submit:app", "Submit work and print its ids.", takes_command=True),
         "apply": Entry("schedule:app", "Make schedules what a file says; applied again, nothing changes."),
-        "schedule": Entry("schedule:schedule", "Schedules: ls, show, pause, resume, trigger, backfill, stop-backfill, delete."),
+        "schedule": Entry("schedule:schedule", "Schedules: ls, show, pause, trigger, backfill, stop-backfill ..."),
         "once": Entry("content:once_app", "Inside a task: do something once though the task runs again.", takes_command=True),
         "validate": Entry("files:app", "Check a task file; says line, column and what was expected."),
         "plan": Entry("files:app", "Show how a file's tasks would run: levels and critical path."),
