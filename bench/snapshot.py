@@ -12,14 +12,15 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
 
 import asyncpg
 import msgspec
 
 from headway.bench import companions, durability
-from headway.bench.figures import rate, three_digits
+from headway.bench.figures import three_digits
 from headway.bench.instance import Instance, throw_away
-from headway.bench.ledger import Ids
+from headway.bench.ledger import Backlog, Ids
 from headway.bench.load import Plan, Sent
 from headway.bench.scenarios import BULK, warm_up
 from headway.bench.sustained import feed
@@ -36,28 +37,37 @@ async def measure(seconds: float) -> dict[str, float]:
         await warm_up(instance)
         plan = Plan(instance.url, instance.tenant_tokens, "mixed", per_request=BULK, connections=4)
         async with companions.generator(plan) as generator:
+            backlog = await instance.ledger.backlog()
             generator.say("go")
-            before = await phase(instance, generator, seconds / 2)
+            free = [await phase(instance, backlog, generator, seconds / 2)]
             async with snapshot(instance):
-                held = await phase(instance, generator, seconds)
-            after = await phase(instance, generator, seconds / 2)
+                held = await phase(instance, backlog, generator, seconds)
+            free.append(await phase(instance, backlog, generator, seconds / 2))
             generator.finish()
             sent = await generator.answer(Sent)
         ids = Ids(sent.first_id, sent.last_id, sent.tasks)
         await instance.ledger.all_finished(ids)
         await instance.ledger.require_success(ids, "noop")
-    free = (before + after) / 2
+        before, after = [await finishes_per_s(instance, ids, began, seconds / 2) for began in free]
+        during = await finishes_per_s(instance, ids, held, seconds)
     return {
-        "before_per_s": three_digits(before), "held_per_s": three_digits(held), "after_per_s": three_digits(after),
-        "left": round(held / free, 3), "tasks": sent.tasks,
+        "before_per_s": three_digits(before), "held_per_s": three_digits(during), "after_per_s": three_digits(after),
+        "left": round(during / (before + after) * 2, 3), "tasks": sent.tasks,
     }  # fmt: skip
 
 
-async def phase(instance: Instance, generator: companions.Companion, seconds: float) -> float:
-    """Finishes a second under a backlog that never runs out."""
+async def phase(instance: Instance, backlog: Backlog, generator: companions.Companion, seconds: float) -> datetime:
+    """So long under a backlog that never runs out; returns when that began."""
     generator.say("resume")  # the phase before may have ended in a pause
-    samples = await feed(instance, generator, base=0, seconds=seconds)
-    return rate(samples[round(len(samples) * SETTLE)], samples[-1])
+    began = await instance.ledger.now()
+    await feed(backlog, generator, seconds=seconds)
+    return began
+
+
+async def finishes_per_s(instance: Instance, ids: Ids, began: datetime, seconds: float) -> float:
+    """Finishes a second in a phase, its beginning left out."""
+    settled, counted = began + timedelta(seconds=seconds * SETTLE), seconds * (1 - SETTLE)
+    return (await instance.ledger.finishes_by_parts(ids, settled, part_s=counted, parts=1))[0] / counted
 
 
 @contextlib.asynccontextmanager

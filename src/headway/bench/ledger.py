@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from datetime import datetime
 
 import asyncpg
 
@@ -41,12 +42,12 @@ _SIZES = """
       and (c.relname = 'task' or c.oid in (select indexrelid from pg_index where indrelid = 'headway.task'::regclass))
     order by c.relkind desc, c.relname
 """
-_INSERTED = """
-    select coalesce(sum(pg_stat_get_tuples_inserted(i.inhrelid)), 0)::bigint
-    from pg_inherits i where i.inhparent = 'headway.task_history'::regclass
-"""
-_WAITING = """
-    select pg_stat_get_tuples_inserted('headway.task'::regclass) - pg_stat_get_tuples_deleted('headway.task'::regclass)
+_NEWEST = "select greatest((select max(id) from headway.task), (select max(id) from headway.task_history), 0)"
+_HOT = "select min(id), count(*) from (select id from headway.task where id > $1 order by id limit $2) t"
+_BY_PARTS = """
+    select floor(extract(epoch from ended_at - $3) / $4)::int, count(*)
+    from headway.task_history where id between $1 and $2 and ended_at >= $3 and ended_at < $3 + $4 * $5 * interval '1 second'
+    group by 1
 """
 
 
@@ -122,14 +123,40 @@ class Ledger:
         rows = await self._connection.fetch(_RESULTS, ids.first, ids.last)
         return {row[0]: bytes(row[1]) for row in rows}
 
-    async def finishes_so_far(self) -> int:
-        """All finishes ever, by PostgreSQL's own statistics: free of cost, up to a second late."""
-        return int(await self._connection.fetchval(_INSERTED))
+    async def now(self) -> datetime:
+        """The time by the clock that the ends of tasks are written with."""
+        found: datetime = await self._connection.fetchval("select clock_timestamp()")
+        return found
 
-    async def waiting(self) -> int:
-        """Roughly how many tasks are not final, by the same statistics."""
-        return int(await self._connection.fetchval(_WAITING))
+    async def finishes_by_parts(self, ids: Ids, since: datetime, *, part_s: float, parts: int) -> list[int]:
+        """How many of the run ended in each of so many parts of the time since then. Reads all of its history: for afterwards."""
+        rows = await self._connection.fetch(_BY_PARTS, ids.first, ids.last, since, part_s, parts)
+        found = {row[0]: int(row[1]) for row in rows}
+        return [found.get(part, 0) for part in range(parts)]
+
+    async def backlog(self) -> Backlog:
+        """What is submitted from now on and not yet final."""
+        return Backlog(self._connection, await self._connection.fetchval(_NEWEST))
 
     async def sizes(self) -> dict[str, int]:
         """Bytes of the hot table and of each of its indexes."""
         return {row[0]: row[1] for row in await self._connection.fetch(_SIZES)}
+
+
+class Backlog:
+    """How many tasks of a run wait, counted in the hot table itself.
+
+    PostgreSQL's statistics would be cheaper, but a session that rests keeps its numbers to itself for up to ten seconds: a
+    generator that went by them slept while nothing was left to do.
+    """
+
+    def __init__(self, connection: asyncpg.Connection, newest: int) -> None:
+        self._connection = connection
+        self._before = newest  # no task of the run up to this id waits any more: ids leave from below, and so do dead rows
+
+    async def look(self, most: int) -> int:
+        """How many wait, counted up to `most`."""
+        lowest, count = await self._connection.fetchrow(_HOT, self._before, most)
+        if lowest is not None:
+            self._before = lowest - 1
+        return int(count)
