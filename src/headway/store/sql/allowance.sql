@@ -14,14 +14,14 @@ from unnest($1::int[], $2::float8[], $3::float8[], $4::text[]) as r (tenant, tok
 -- name: waiting
 -- How many tasks of each tenant no node holds, counted up to its `most`: more is as good as full.
 select w.tenant, (select count(*) from (select 1 from task where tenant = w.tenant and state = 2 limit w.most) r)
-    + (select count(*) from (select 1 from task where tenant = w.tenant and state - 2 < 0 limit w.most) b) as count
+    + (select count(*) from (select 1 from task where state in (0, 1) and tenant = w.tenant and state - 2 < 0 limit w.most) b) as count
 from unnest($1::int[], $2::bigint[]) w (tenant, most);
 
 -- name: used
 -- What a tenant uses now: tasks by state (up to $2 of each), and the shapes of those on nodes.
 select state, shape, count(*) as count from (
     (select state, shape from task where tenant = $1 and state = 2 limit $2)
-    union all (select state, shape from task where tenant = $1 and state - 2 < 0 limit $2)
+    union all (select state, shape from task where state in (0, 1) and tenant = $1 and state - 2 < 0 limit $2)
     union all (select state, shape from task where state in (3, 4, 5) and tenant = $1 limit $2)
 ) t group by state, shape;
 

@@ -91,5 +91,5 @@ from found f;
 select 1 as state, shape, count(*)::int as count from (select tenant, shape from task where state = 1 order by eligible_at limit $2) t
 where ($1::int is null or tenant = $1) group by shape
 union all
-select 0, shape, count(*)::int from (select tenant, shape from task where state = 0 limit $2) t
+select 0, shape, count(*)::int from (select tenant, shape from task where state = 0 and state - 2 < 0 limit $2) t
 where ($1::int is null or tenant = $1) group by shape;
