@@ -137,8 +137,8 @@ def test_a_tree_of_twenty_thousand_lines_is_streamed_and_cancelled_whole(running
 
 
 BAD_TREES: list[tuple[str, str]] = [
-    ("{", "truncated"),
-    ("[]", "object"),
+    ("{", "ends too early"),
+    ("[]", "is a list, expected a mapping"),
     ('{"tasks": []}', "name"),
     ('{"name": "", "tasks": [{"command": ["x"]}]}', "name"),
     ('{"name": "t"}', "tasks"),

@@ -9,9 +9,9 @@ from headway.domain import units
 from headway.domain.define import define, edges
 from headway.domain.lifecycle import State
 from headway.domain.resources import TIERS, Capacity, fits
-from headway.domain.spec import TaskSpec, decode_error
+from headway.domain.spec import TaskSpec
 from headway.domain.task import Category, encode
-from headway.errors import InvalidInput, UnknownField
+from headway.errors import InvalidInput
 
 
 def spec(**fields) -> TaskSpec:
@@ -85,30 +85,6 @@ def test_a_wrong_field_is_named_with_what_was_expected(fields, field, words):
     with pytest.raises(InvalidInput, match=words) as error:
         define(spec(**fields))
     assert error.value.field == field
-
-
-@pytest.mark.parametrize(
-    ("body", "field", "hint"),
-    [
-        (b'{"comand": "x"}', "comand", "did you mean `command`?"),
-        (b'{"retry": {"intervall": 1}}', "retry.intervall", "did you mean `interval`?"),
-        (b'{"attempts": "x"}', "attempts", None),
-        (b'{"labels": {"a": 1}}', "labels[...]", None),
-    ],
-)
-def test_the_decoders_complaint_becomes_ours(body, field, hint):
-    with pytest.raises(msgspec.ValidationError) as error:
-        msgspec.json.decode(body, type=TaskSpec)
-    found = decode_error(error.value)
-    assert (found.field, found.hint) == (field, hint)
-
-
-def test_what_this_version_does_not_do_is_refused_by_name():
-    with pytest.raises(msgspec.ValidationError) as error:
-        msgspec.json.decode(b'{"parameters": {}}', type=TaskSpec)
-    found = decode_error(error.value)
-    assert isinstance(found, UnknownField)
-    assert "does not support `parameters` yet" in found.detail
 
 
 def test_edges_have_kinds_and_an_unknown_kind_is_refused():

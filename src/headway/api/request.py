@@ -12,8 +12,8 @@ from headway.api.problems import rate_headers
 from headway.control.access import Caller
 from headway.control.core import Core
 from headway.domain.identity import MAX_ID
-from headway.domain.spec import decode_error
-from headway.errors import InvalidInput, NotFound, VersionMismatch
+from headway.domain.wrong_kind import decoded
+from headway.errors import NotFound, VersionMismatch
 from headway.store.queries import query
 from headway.wire.exchange import MSGPACK, encode_msgpack
 
@@ -66,14 +66,8 @@ def is_packed(request: Http) -> bool:
 
 
 def decode_body(body: bytes, kind: type[Body], *, packed: bool = False) -> Body:
-    try:
-        return msgspec.msgpack.decode(body, type=kind) if packed else msgspec.json.decode(body, type=kind)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise decode_error(error, getattr(kind, "__struct_fields__", ())) from None
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
-    except RecursionError:
-        raise InvalidInput("the body is nested too deeply") from None
+    decoder = msgspec.msgpack.Decoder(kind) if packed else msgspec.json.Decoder(kind)
+    return decoded(decoder.decode, body, getattr(kind, "__struct_fields__", ()))
 
 
 def id_of(text: str | int, what: str = "task") -> int:

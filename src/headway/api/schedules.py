@@ -16,7 +16,8 @@ from headway.control.starting import Start
 from headway.domain.firings import upcoming
 from headway.domain.lifecycle import State
 from headway.domain.schedule import Scheduled, ScheduleSpec, moment, timing
-from headway.domain.spec import TaskSpec, decode_error
+from headway.domain.spec import TaskSpec
+from headway.domain.wrong_kind import decoded
 from headway.errors import InvalidInput
 from headway.policy import trees as policy
 from headway.policy.firing import Fate, Kind
@@ -27,6 +28,8 @@ from headway.wire.views.schedules import AppliedView, Backfilled, FiringView, Sc
 _LIST = query("schedule.list")
 _FIRINGS = query("schedule.firings")
 _TREE_SUMS = query("schedule.tree_sums")
+_scheduled = msgspec.json.Decoder(Scheduled)
+_scheduled_list = msgspec.json.Decoder(list[Scheduled])
 _KNOWN = frozenset(Scheduled.__struct_fields__) | frozenset(TaskSpec.__struct_fields__)
 
 
@@ -44,7 +47,7 @@ async def apply_schedules(request: Http) -> Response[bytes]:
     caller = await caller_of(request, *PEOPLE)
     body = await request.body()
     many = body[:64].lstrip()[:1] == b"["
-    asked = _decode(body, list[Scheduled]) if many else [_decode(body, Scheduled)]
+    asked = decoded(_scheduled_list.decode, body, _KNOWN) if many else [decoded(_scheduled.decode, body, _KNOWN)]
     applied = [_applied(one) for one in await core_of(request).schedules.apply(caller.tenant, asked)]
     return answer(applied)
 
@@ -53,7 +56,7 @@ async def apply_schedules(request: Http) -> Response[bytes]:
 async def apply_schedule(request: Http, name: FromPath[str]) -> Response[bytes]:
     """Makes the schedule what the body says; the same again changes nothing."""
     caller = await caller_of(request, *PEOPLE)
-    asked = _decode(await request.body(), Scheduled)
+    asked = decoded(_scheduled.decode, await request.body(), _KNOWN)
     if asked.name not in (None, name):
         raise InvalidInput(f"name: the body says {asked.name!r}, the address {name!r}", field="name")
     asked.name = name
@@ -136,15 +139,6 @@ async def delete_schedule(request: Http, name: FromPath[str]) -> Response[bytes]
     caller = await caller_of(request, *PEOPLE)
     await core_of(request).schedules.delete(caller.tenant, _named(name))
     return answer(Changed(1, [name]))
-
-
-def _decode(body: bytes, kind: Any) -> Any:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise decode_error(error, _KNOWN) from None
-    except (UnicodeDecodeError, RecursionError):
-        raise InvalidInput("the body is not JSON that can be read") from None
 
 
 def _applied(applied: Applied) -> AppliedView:

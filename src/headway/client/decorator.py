@@ -21,8 +21,9 @@ from headway.client import calling, core, eager, face
 from headway.client.face import Handle
 from headway.client.handles import AsyncHandle
 from headway.domain.define import define
-from headway.domain.spec import TaskSpec, decode_error
+from headway.domain.spec import TaskSpec
 from headway.domain.tenant import ANYWHERE
+from headway.domain.wrong_kind import decode_error
 from headway.errors import InvalidInput
 
 P = ParamSpec("P")
@@ -139,7 +140,7 @@ def checked(options: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         spec = msgspec.convert({**options, "function": "module:name"}, TaskSpec)
     except msgspec.ValidationError as error:
-        raise decode_error(error) from None
+        raise decode_error(error, given=dict(options)) from None
     define(spec, ANYWHERE)  # which tiers there are and how long a run may take, only the server knows
     return options
 

@@ -22,8 +22,9 @@ from headway.client import face
 from headway.client.core import AsyncClient
 from headway.client.decorator import Task, checked
 from headway.client.face import Client, Handle
-from headway.domain.spec import TaskSpec, decode_error
+from headway.domain.spec import TaskSpec
 from headway.domain.tree import EAGER, check_levels
+from headway.domain.wrong_kind import decode_error
 from headway.errors import InvalidInput
 from headway.wire.views.trees import TreeView
 
@@ -208,6 +209,6 @@ def _check(spec: Mapping[str, Any]) -> None:
     try:
         msgspec.convert(plain, TaskSpec)
     except msgspec.ValidationError as error:
-        raise decode_error(error) from None
+        raise decode_error(error, given=plain) from None
 
 

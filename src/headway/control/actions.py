@@ -19,10 +19,11 @@ from headway.domain.content import spec_fields
 from headway.domain.define import define
 from headway.domain.lifecycle import State
 from headway.domain.notify import NotifySpec
-from headway.domain.spec import ResourcesSpec, RetrySpec, TaskSpec, decode_error
+from headway.domain.spec import ResourcesSpec, RetrySpec, TaskSpec
 from headway.domain.stages import specs_of
 from headway.domain.task import Definition
 from headway.domain.tenant import Terms
+from headway.domain.wrong_kind import decode_error
 from headway.errors import InvalidInput
 from headway.store.database import Connection, Database
 from headway.store.partitions import ensure_days_of
@@ -147,7 +148,7 @@ def edit_definition(old: Definition, changes: dict[str, Any], terms: Terms) -> D
     try:
         merged = msgspec.convert({**_said(as_spec(old)), **changes}, TaskSpec)
     except msgspec.ValidationError as error:
-        raise decode_error(error) from None
+        raise decode_error(error, given=changes) from None
     return define(merged, terms)
 
 

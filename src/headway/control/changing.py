@@ -19,6 +19,7 @@ from headway.control.tenants import Tenants
 from headway.domain.checks import check_labels, check_name
 from headway.domain.lifecycle import State
 from headway.domain.units import at_seconds
+from headway.domain.wrong_kind import decode_error
 from headway.errors import Conflict, InvalidInput
 from headway.store.database import Connection, Database
 from headway.store.queries import query
@@ -113,4 +114,4 @@ def _typed(edit: dict[str, Any], field: str, kind: Any) -> Any:
     try:
         return msgspec.convert(edit[field], kind)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"{field}: {error}", field=field) from None
+        raise decode_error(error, given=edit[field], field=field) from None

@@ -18,9 +18,10 @@ from headway.domain.checks import check_key, check_labels, check_name
 from headway.domain.define import define, edges
 from headway.domain.fanout import Fan, fan_of
 from headway.domain.identity import MAX_ID
-from headway.domain.spec import MAX_INPUT, TaskSpec, decode_error
+from headway.domain.spec import MAX_INPUT, TaskSpec
 from headway.domain.task import Definition, Edge, When
 from headway.domain.units import at_seconds
+from headway.domain.wrong_kind import decoded
 from headway.errors import HeadwayError, InvalidInput, TooLarge
 
 MAX_BULK = 1_000_000
@@ -60,6 +61,7 @@ class _Inputs(msgspec.Struct, forbid_unknown_fields=True):
 _spec = msgspec.json.Decoder(TaskSpec)
 _many = msgspec.json.Decoder(list[TaskSpec])
 _inputs = msgspec.json.Decoder(_Inputs)
+_keys = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _content = msgspec.msgpack.Encoder(order="deterministic").encode
 _NOTHING = msgspec.Raw(b"null")
 _SPECS_KEPT = 20_000
@@ -126,12 +128,12 @@ class Drafts:
         if ndjson:
             specs = _decode_lines(body)
         elif body[:64].lstrip()[:1] == b"[":
-            specs = _decode(_many, body)
+            specs = decoded(_many.decode, body)
         else:
             bulk = _as_inputs(body)
             if bulk is not None:
                 return await self.over_inputs(tenant, bulk.task, bulk.inputs), False
-            spec = _decode(_spec, body)
+            spec = decoded(_spec.decode, body)
             if key is not None:
                 spec.idempotency_key = key
             return [await self.single(tenant, spec)], True
@@ -239,7 +241,7 @@ class Drafts:
 
     async def over_inputs(self, tenant: int, task: msgspec.Raw, inputs: Sequence[msgspec.Raw]) -> list[Draft]:
         _check_count(len(inputs))
-        spec = _decode(_spec, bytes(task))
+        spec = decoded(_spec.decode, bytes(task), what="task")
         if spec.input != _NOTHING or spec.idempotency_key is not None:
             field = "input" if spec.input != _NOTHING else "idempotency_key"
             raise InvalidInput(f"task.{field} and inputs exclude each other", field=f"task.{field}", hint="put it into the inputs")
@@ -273,17 +275,6 @@ def _check_count(count: int) -> None:
         raise InvalidInput(f"{count} tasks in one request", hint=f"1 to {MAX_BULK}")
 
 
-def _decode(decoder: Any, body: bytes) -> Any:
-    try:
-        return decoder.decode(body)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise decode_error(error) from None
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
-    except RecursionError:
-        raise InvalidInput("the body is nested too deeply") from None
-
-
 def _decode_lines(body: bytes) -> list[TaskSpec]:
     try:
         return _spec.decode_lines(body)
@@ -293,7 +284,7 @@ def _decode_lines(body: bytes) -> list[TaskSpec]:
     for number, line in enumerate(body.split(b"\n"), 1):
         if line.strip():
             try:
-                specs.append(_decode(_spec, line))
+                specs.append(decoded(_spec.decode, line, what="it"))
             except HeadwayError as error:
                 raise error.at("line", number) from None
     return specs
@@ -303,13 +294,9 @@ def _as_inputs(body: bytes) -> _Inputs | None:
     """The bulk form, recognised by its key `inputs`; None when the body is one task."""
     if b'"inputs"' not in body:
         return None
-    try:
-        keys = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise decode_error(error) from None
-    if "inputs" not in keys:
+    if "inputs" not in decoded(_keys.decode, body):
         return None
-    bulk: _Inputs = _decode(_inputs, body)
+    bulk: _Inputs = decoded(_inputs.decode, body, _Inputs.__struct_fields__)
     return bulk
 
 

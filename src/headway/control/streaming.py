@@ -29,7 +29,8 @@ from headway.control.identity import IdSource
 from headway.control.levels import add_parts
 from headway.domain.large_graph import LargeGraph
 from headway.domain.lifecycle import State
-from headway.domain.spec import MAX_INPUT, TaskSpec, decode_error
+from headway.domain.spec import MAX_INPUT, TaskSpec
+from headway.domain.wrong_kind import decoded
 from headway.errors import HeadwayError, InvalidInput, TooLarge, Unavailable
 from headway.policy.order import HEAD_LIMIT, Group, Key
 from headway.store import copy
@@ -143,7 +144,7 @@ class Spool:
     def _read_line(self, line: bytes) -> tuple[Draft, TaskSpec, str | None]:
         if len(self.graph) >= MOST_TASKS:
             raise TooLarge(f"more than {MOST_TASKS} tasks in one tree", hint="make several trees")
-        spec = _decoded(line)
+        spec = decoded(_spec.decode, line, what="it")
         name = spec.name
         draft = draft_of(spec)
         if draft.fan is not None or draft.key is not None:
@@ -258,14 +259,3 @@ class _Writer:
             yield b"".join(copy.edge_row(ids[below[n]], ids[above[n]], kinds[n]) for n in numbers)
             await asyncio.sleep(0)
         yield copy.document_end()
-
-
-def _decoded(line: bytes) -> TaskSpec:
-    try:
-        return _spec.decode(line)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise decode_error(error) from None
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"it is not UTF-8: {error.reason} at byte {error.start}") from None
-    except RecursionError:
-        raise InvalidInput("it is nested too deeply") from None

@@ -5,9 +5,6 @@ What this version does not do is refused by name rather than ignored.
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -16,7 +13,6 @@ from headway.domain.content import ArchiveSpec
 from headway.domain.fanout import ResultOf
 from headway.domain.notify import NotifySpec
 from headway.domain.stages import StageSpec
-from headway.errors import InvalidInput, UnknownField
 
 
 class AfterSpec(msgspec.Struct, forbid_unknown_fields=True):
@@ -156,33 +152,9 @@ KEYWORDS = frozenset(
 SCHEDULE_WORDS = ("schedule", "timezone", "start", "end", "jitter", "overlap", "misfire")  # beside a task or a tree, see domain.schedule
 SUPPORTED = frozenset(TaskSpec.__struct_fields__)
 NOT_YET = KEYWORDS - SUPPORTED
-_EVERY_FIELD = SUPPORTED.union(
-    *(kind.__struct_fields__ for kind in (RetrySpec, ResourcesSpec, AfterSpec, ResultOf, ArchiveSpec, NotifySpec, StageSpec))
-)
 MAX_INPUT = 4 * 2**20
 
 
 def raw_input(value: Any) -> msgspec.Raw:
     """A Python value as a task's input."""
     return msgspec.Raw(msgspec.json.encode(value))
-
-
-def decode_error(error: msgspec.ValidationError | msgspec.DecodeError, fields: Iterable[str] = _EVERY_FIELD) -> InvalidInput:
-    """Turn the decoder's complaint into ours: which field, what was expected, did-you-mean."""
-    text = str(error)
-    path = m[1] if (m := re.search(r" - at `\$?(.*)`$", text)) else ""
-    field = re.sub(r"^\.", "", path)
-    what = re.sub(r" - at `.*`$", "", text)
-    if unknown := re.search(r"unknown field `([^`]*)`", text):
-        name = unknown[1]
-        full = f"{field}.{name}" if field else name
-        if name in SCHEDULE_WORDS:
-            where = "PUT /v1/schedules/NAME, `headway apply FILE`, or Client.apply() keep a schedule with its task"
-            return UnknownField(f"{full}: a task by itself runs once", field=full, hint=where)
-        if name in NOT_YET:
-            return UnknownField(f"{full}: this version of Headway does not support `{name}` yet", field=full)
-        known = {*fields, *_EVERY_FIELD} if field else set(fields)  # below the top it is part of a task
-        near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
-        hint = f"did you mean `{near[0]}`?" if near else None
-        return UnknownField(f"{full}: there is no field `{name}`", field=full, hint=hint)
-    return InvalidInput(f"{field}: {what}" if field else what, field=field or None)

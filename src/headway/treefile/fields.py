@@ -21,6 +21,7 @@ from headway.domain.stages import StageSpec
 from headway.domain.task import Edge, When
 from headway.domain.tenant import ANYWHERE
 from headway.domain.units import at_seconds
+from headway.domain.wrong_kind import read
 from headway.errors import InvalidInput, UnknownField
 from headway.treefile.document import Entry, Listing, Mapping, Mark, Node, Scalar
 from headway.treefile.values import Reader, describe, did_you_mean, is_nothing
@@ -35,10 +36,6 @@ _TEXTS = (
 )  # fmt: skip
 _NESTED: dict[str, type[msgspec.Struct]] = {
     "retry": RetrySpec, "resources": ResourcesSpec, "notify": NotifySpec, "for_each": ResultOf, "stages": StageSpec,
-}  # fmt: skip
-_KINDS = {
-    "int": "a whole number", "float": "a number", "str": "a text",
-    "array": "a list", "object": "a mapping", "bool": "true or false",
 }  # fmt: skip
 
 
@@ -173,17 +170,18 @@ def _check(reader: Reader, spec: TaskSpec, entries: AnyMapping[str, Entry], mark
 
 def _wrong_type(reader: Reader, complaint: str, entries: AnyMapping[str, Entry], mark: Mark) -> NoReturn:
     """The decoder's "Expected `int`, got `str` - at `$.attempts`" with a line, a column and plain words."""
-    path = found[1].lstrip(".") if (found := re.search(r" - at `\$(.*)`$", complaint)) else ""
-    if unknown := re.search(r"unknown field `([^`]*)`", complaint):
+    said = read(complaint)
+    path = said.path
+    if said.unknown is not None:
         nested = _NESTED.get(path)
-        near = did_you_mean(unknown[1], nested.__struct_fields__ if nested else FIELDS)
-        key = locate(entries, f"{path}.{unknown[1]}", mark, key=True)
-        reader.fail(key, f"unknown keyword {unknown[1]!r} in {path}{near}", kind=UnknownField, field=f"{path}.{unknown[1]}")
+        near = did_you_mean(said.unknown, nested.__struct_fields__ if nested else FIELDS)
+        key = locate(entries, f"{path}.{said.unknown}", mark, key=True)
+        reader.fail(key, f"unknown keyword {said.unknown!r} in {path}{near}", kind=UnknownField, field=f"{path}.{said.unknown}")
     at = locate(entries, path, mark)
+    if said.missing is not None:
+        reader.fail(at, f"{path}: {said.missing} is missing", field=f"{path}.{said.missing}")
     node = _node(entries, path)
-    expected = re.search(r"Expected `([^`]*)`, got", complaint)
-    kinds = [_KINDS[word] for word in expected[1].split(" | ") if word in _KINDS] if expected else []
-    words = f"expected {' or '.join(kinds)}" if kinds else complaint.partition(" - at ")[0]
+    words = said.rest if said.expected is None else f"expected {said.expected}"
     reader.fail(at, f"{path}: {words}, here is {describe(node)}" if node else f"{path}: {words}", field=path)
 
 
