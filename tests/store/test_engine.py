@@ -493,16 +493,16 @@ async def test_orders_go_out_though_the_database_goes_away_right_after_they_were
 
 async def test_nodes_are_not_counted_over_and_over_when_counting_takes_long(dsn, monkeypatch):
     """While somebody holds a snapshot a count reads all that ended since; ends that come meanwhile make it worthless."""
-    monkeypatch.setattr("headway.control.planner.COUNT_RESTS", 1_000_000)
+    monkeypatch.setattr("headway.control.counting.RESTS", 1_000_000)
     async with engine(dsn) as core:
         agent = await ScriptedAgent(core).join()
-        count, counted = core.planner._count, list[set[int]]()
+        count, counted = core.planner.counting._count, list[set[int]]()
 
         async def seen(due: set[int]) -> None:
             counted.append(set(due))
             await count(due)
 
-        monkeypatch.setattr(core.planner, "_count", seen)
+        monkeypatch.setattr(core.planner.counting, "_count", seen)
         await submit(core, *[function() for _ in range(20)])
         left = 20
         while left:
@@ -517,6 +517,29 @@ async def test_nodes_are_not_counted_over_and_over_when_counting_takes_long(dsn,
             return any(other.id in due for due in counted)
 
         await eventually(known)
+
+
+async def test_a_task_that_ends_while_a_count_waits_for_shapes_is_not_held_afterwards(dsn, monkeypatch):
+    """The count has seen it, and was made before it ended: its node would lack the room until the next count of all."""
+    monkeypatch.setattr("headway.control.counting.RESTS", 0)
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        await submit(core, function())
+        orders = await agent.orders()
+        load, waited = core.definitions.load_shapes, asyncio.Event()
+
+        async def slowly(shapes):
+            shapes = list(shapes)
+            await load(shapes)
+            if shapes and not waited.is_set():
+                waited.set()
+                await agent.succeed(*orders)
+
+        monkeypatch.setattr(core.definitions, "load_shapes", slowly)
+        core.planner.recount({agent.id})
+        await waited.wait()
+        async with core.planner._planning:  # the round with the count in it is over
+            assert core.planner.rooms[agent.id].held == 0
 
 
 async def test_two_servers_finish_and_release_the_same_rows_without_a_deadlock(dsn):

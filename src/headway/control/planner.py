@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from headway import telemetry
 from headway.control.bus import Bus, Freed
 from headway.control.clock import Clock
 from headway.control.conditions import Conditions
+from headway.control.counting import Counting
 from headway.control.definitions import Definitions
 from headway.control.fleet import UP, Fleet
 from headway.control.leader import Leader
@@ -39,13 +39,10 @@ TOP_K = 2_000  # most tasks handed out in one round: a statement of a few ms
 REFILL_ROWS = 4_000  # most keys read in one round, over all groups
 LOOK_S = 1.0  # after a round that handed nothing out: a queue may open, a task become due
 RESCAN_S = 5.0  # how often groups are looked for afresh: heals every lost wake-up
-RECOUNT_S = 10.0
-COUNT_RESTS = 20  # times as long as the last count took: while somebody holds a snapshot, a count reads all that ended since
 
 _LEASE = query("task.lease")
 _HEADS = query("task.heads")
 _GROUPS = query("task.groups")
-_ALLOCATED = query("task.allocated")
 
 
 @dataclass
@@ -65,17 +62,12 @@ class Planner:
     _planning: asyncio.Lock = field(default_factory=asyncio.Lock)
     _epoch: int = -1
     _next_rescan: float = 0.0
-    _recounted: float = 0.0
-    _recount: set[int] = field(default_factory=set)
-    _uncounted: set[int] = field(default_factory=set)  # nodes of which nothing is known yet
-    _count_again: float = 0.0
-    _recounting: bool = False
-    _reserved: Counter[int] = field(default_factory=Counter)  # by node: tasks on the short way
     _followed: object = None  # the fleet as it was when the rooms were last compared with it
 
     def __post_init__(self) -> None:
         self.board = Board(self.definitions.shapes, self.claim_of)
         self.conditions = Conditions(self.board, self.definitions)
+        self.counting = Counting(self.database, self.definitions, self.board)
         self.bus.on_ready.append(self.ready)
         self.bus.on_freed.append(self.freed)
         self.bus.on_returned.append(self.returned)
@@ -121,7 +113,7 @@ class Planner:
         """Other servers wrote finishes and returns of these nodes: count in the database what they hold."""
         if self._epoch < 0:
             return
-        self._recount.update(finished, returned)
+        self.counting.due.update(finished, returned)
         for node, count in finished.items():
             if node in self.rooms:
                 self._finished(node, count)
@@ -137,14 +129,13 @@ class Planner:
         counts: dict[int, int] = {}
         for (node, tenant, shape), count in room.items():
             if node not in self.rooms or shape not in self.definitions.shapes:
-                self._recount.add(node)
+                self.counting.due.add(node)
                 continue
             self.board.hold(node, (tenant, shape), -count)
             counts[node] = counts.get(node, 0) + count
             self.conditions.pressure.freed(count, self.rooms.part(shape))
-            if self._recounting:
-                self._recount.add(node)  # the count under way may or may not have seen this
-        if self._recount or not self.board.empty:
+            self.counting.happened(node)
+        if self.counting.due or not self.board.empty:
             self.wake.set()
         return counts
 
@@ -177,7 +168,8 @@ class Planner:
             self.wake.set()
 
     def rescan(self) -> None:
-        self._next_rescan = self._recounted = 0.0
+        self._next_rescan = 0.0
+        self.counting.all_soon()
         self.wake.set()
 
     # The short way
@@ -203,15 +195,13 @@ class Planner:
             self.board.hold(node, (group[0], group[1]), count)
         if plan is None:
             return None
-        self._reserved += Counter({placed.node for placed in plan})
+        self.counting.reserved({placed.node for placed in plan})
         self._stir()
         return {key[2]: placed.node for placed in plan for key in placed.keys}
 
     def stored(self, nodes: set[int]) -> None:
         """What was reserved on these nodes is in the database now, or never will be."""
-        self._reserved -= Counter(nodes)
-        if self._recounting:
-            self._recount |= nodes  # the count under way may or may not have seen it
+        self.counting.stored(nodes)
 
     @property
     def leading_epoch(self) -> int:
@@ -219,7 +209,7 @@ class Planner:
 
     def recount(self, nodes: set[int]) -> None:
         """What was assumed of these nodes is wrong: count in the database."""
-        self._recount |= nodes
+        self.counting.due |= nodes
         self.wake.set()
 
     # What pre-emption asks
@@ -262,8 +252,7 @@ class Planner:
         """A task was leased to a node beyond its room. It is held from now on, not from the next count: its end may come first."""
         if self._epoch >= 0 and node in self.rooms:
             self.board.hold(node, group, 1)
-            if self._recounting:
-                self._recount.add(node)  # the count under way may or may not have seen it
+            self.counting.happened(node)
 
     def talking(self) -> dict[int, Session]:
         """The sessions of now: a plan made for one boot of a node is not for the next."""
@@ -332,14 +321,9 @@ class Planner:
             # Looking costs with the number of groups: never more than a fiftieth of the time.
             self._next_rescan = now + max(RESCAN_S, 50 * (time.monotonic() - now))
         self._follow_fleet()
-        if fresh or now - self._recounted > RECOUNT_S:
-            self._recounted = now
-            self._recount.update(self.rooms)
-        due = self._recount if time.monotonic() >= self._count_again else self._recount & self._uncounted
-        if due:
-            began = time.monotonic()
-            await self._count(due)
-            self._count_again = time.monotonic() + COUNT_RESTS * (time.monotonic() - began)
+        if fresh:
+            self.counting.all_soon()
+        await self.counting.run_once()
 
     async def _find_groups(self) -> None:
         """Every group with ready tasks; heads that believe they know it all are told to look again from the beginning."""
@@ -364,8 +348,7 @@ class Planner:
             room = self.rooms.get(node.id)
             if room is None:
                 self.board.add_node(NodeRoom(node.id, node.name, node.capacity, closed=node.closed))
-                self._recount.add(node.id)
-                self._uncounted.add(node.id)
+                self.counting.joined(node.id)
             elif room.closed != node.closed or room.capacity != node.capacity:
                 room.closed = node.closed
                 _resize(room, node.capacity)
@@ -374,29 +357,6 @@ class Planner:
             self.board.remove_node(gone)
         if self.rooms.capacity != before:
             self.board.resize()
-
-    async def _count(self, due: set[int]) -> None:
-        """Set the room of nodes from the database, absolutely."""
-        nodes = [node for node in due if not self._reserved[node]]  # what is reserved is not in the database yet
-        self._recount.difference_update(nodes)
-        self._recounting = True
-        try:
-            async with self.database.hot() as connection:
-                rows = await connection.fetch(_ALLOCATED, nodes)
-        finally:
-            self._recounting = False
-        await self.definitions.load_shapes(row["shape"] for row in rows)
-        counted: dict[int, dict[Group, int]] = {node: {} for node in nodes}
-        for row in rows:
-            counted[row["node"]][(row["tenant"], row["shape"])] = row["count"]
-        for node, counts in counted.items():
-            if node in self.rooms and self._is_settled(node):
-                self._uncounted.discard(node)
-                self.board.set_held(node, counts)
-
-    def _is_settled(self, node: int) -> bool:
-        """Whether nothing happened on the node while it was being counted."""
-        return node not in self._recount and not self._reserved[node]
 
     async def _refill(self) -> None:
         """Read on behind the cursors of heads that run low."""
@@ -444,7 +404,7 @@ class Planner:
 
     async def _refused(self, plan: list[Placed], leased: set[int]) -> None:
         """Some were cancelled meanwhile, or we no longer lead, or their node was lost: those are ready still."""
-        self._recount.update(placed.node for placed in plan)
+        self.counting.due.update(placed.node for placed in plan)
         if not leased:
             await self.database.transact(lambda connection: self.leader.fence(connection, "planner"))
         await self.fleet.refresh()
