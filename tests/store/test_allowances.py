@@ -13,7 +13,7 @@ import pytest
 from headway.control.allowances import Allowances
 from headway.domain.lifecycle import State
 from headway.domain.tenant import Subscription
-from headway.errors import Forbidden, HeadwayError, IdempotencyConflict, InvalidInput, LimitExceeded
+from headway.errors import Forbidden, HeadwayError, IdempotencyConflict, InvalidInput, LimitExceeded, TooLarge
 from headway.policy.holding import LONG
 from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of, submit
 from tests.support.windows import Taken, assert_within
@@ -55,13 +55,6 @@ async def test_a_bulk_is_all_or_nothing(dsn):
             await many(core, 3)
         await many(core, 2)
         assert await stored(core) == 5
-
-
-async def test_a_bulk_larger_than_the_burst_is_told_to_be_split(dsn):
-    async with engine(dsn) as core:
-        await subscribe(core, rate_per_hour=3600, burst=5)
-        with pytest.raises(LimitExceeded, match="at most 5 in one request"):
-            await many(core, 6)
 
 
 async def test_who_waits_as_long_as_told_is_served(dsn):
@@ -264,6 +257,30 @@ async def test_the_tasks_of_a_list_wait_for_the_rate_and_a_list_above_the_burst_
             return await state_of(core, listed.ids[1]) == State.FAILED
 
         await eventually(failed)
+
+
+async def test_more_at_once_than_ever_can_pass_is_not_told_to_try_again(dsn):
+    async with engine(dsn) as core:
+        await subscribe(core, rate_per_hour=600, burst=4)
+        with pytest.raises(TooLarge, match="more than the burst of 4 of your subscription: they can never be accepted") as error:
+            await many(core, 5)
+        assert (error.value.hint or "").startswith("send at most 4 together, and the next after 24s")
+        assert "retry_after" not in error.value.extra
+        await many(core, 4)  # it cost nothing
+        await subscribe(core, max_waiting=6)
+        with pytest.raises(TooLarge, match="more than the 6 that may wait") as error:
+            await many(core, 7)
+        assert "retry_after" not in error.value.extra
+        with pytest.raises(LimitExceeded):  # four wait: this may pass later
+            await many(core, 6)
+
+
+async def test_a_repeat_of_a_request_is_answered_though_the_burst_is_smaller_by_now(dsn):
+    async with engine(dsn) as core:
+        await subscribe(core, rate_per_hour=600, burst=4)
+        first = await submit(core, *(function(idempotency_key=f"k{n}") for n in range(3)))
+        await subscribe(core, rate_per_hour=600, burst=2)
+        assert (await submit(core, *(function(idempotency_key=f"k{n}") for n in range(3)))).ids == first.ids
 
 
 class Counted:

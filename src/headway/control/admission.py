@@ -24,7 +24,7 @@ from headway.control.identity import IdSource
 from headway.control.lanes import Lanes
 from headway.control.subtasks import Parent
 from headway.domain.lifecycle import State
-from headway.errors import HeadwayError, InvalidInput, LimitExceeded, Unavailable
+from headway.errors import HeadwayError, InvalidInput, LimitExceeded, TooLarge, Unavailable
 from headway.logs import log
 from headway.store.database import GONE, Database
 from headway.store.queries import query
@@ -83,7 +83,7 @@ class Admission:
         began = self.allowances.monotonic()
         try:
             allowance = await self.allowances.take(tenant, len(drafts))
-        except LimitExceeded:
+        except (LimitExceeded, TooLarge):
             if parent is None and tree is None and (known := await self._repeated(tenant, drafts)):
                 return Receipt(known, [False] * len(known), State.READY, 0)
             raise
@@ -105,7 +105,7 @@ class Admission:
         """A list that could never be carried out at once is refused now, not when its turn comes."""
         for draft in drafts:
             if draft.fan is not None and (why := self.allowances.never(tenant, draft.fan.count)):
-                raise InvalidInput(f"for_each: {why}", field="for_each", hint="split the list, or ask for a larger subscription")
+                raise InvalidInput(f"for_each: {why.detail}", field="for_each", hint="split the list, or ask for a larger subscription")
 
     async def _repeated(self, tenant: int, drafts: Sequence[Draft]) -> list[int] | None:
         """The tasks that these drafts are repeats of, if all of them are: what is there already breaks no limit (A6)."""

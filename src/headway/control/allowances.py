@@ -18,7 +18,8 @@ from headway.control import allowance_rows
 from headway.control.allowance_rows import Answer, Ask, Had, limit_of
 from headway.control.tenants import Tenants
 from headway.domain.tenant import Subscription
-from headway.errors import Forbidden, HeadwayError, LimitExceeded, Unavailable
+from headway.domain.units import duration_text
+from headway.errors import Forbidden, HeadwayError, LimitExceeded, TooLarge, Unavailable
 from headway.logs import log
 from headway.policy import rate_limit
 from headway.policy.holding import BRIEF, Holding
@@ -171,14 +172,9 @@ class Allowances:
         allowance.spend(count, now)
         return allowance
 
-    def never(self, tenant: int, count: int) -> str | None:
+    def never(self, tenant: int, count: int) -> TooLarge | None:
         """Why the tenant's subscription can never allow so many tasks at once, or None."""
-        subscription = self.tenants.get(tenant)
-        if subscription.rate_per_hour is not None and count > subscription.burst_size:
-            return f"{count} tasks are more than the burst of {subscription.burst_size} of your subscription"
-        if subscription.max_waiting is not None and count > subscription.max_waiting:
-            return f"{count} tasks are more than the {subscription.max_waiting} that may wait in your subscription"
-        return None
+        return _never(self.tenants.get(tenant), count)
 
     async def _ask(self, tenant: int, allowance: Allowance, count: int, now: float) -> None:
         _refuse_at_once(allowance, count, now)
@@ -305,17 +301,30 @@ def _refuse_at_once(allowance: Allowance, count: int, now: float) -> None:
     limit, most = allowance.limit, allowance.subscription.max_waiting
     if allowance.subscription.suspended:
         raise Forbidden("the tenant is suspended: nothing new is accepted", hint="ask the operator")
-    if limit is not None:
-        if count > limit.burst:
-            raise LimitExceeded(
-                f"{count} tasks at once are more than the burst of {limit.burst:g} that your subscription allows",
-                retry_after=count / limit.per_s, hint=f"send at most {limit.burst:g} in one request",
-            )  # fmt: skip
-        if count > allowance.left(now) and now - allowance.seen[1] < REMEMBERED_S:
-            raise _too_fast(allowance, count, (count - allowance.left(now, at_least=True)) / limit.per_s)
+    if (why := _never(allowance.subscription, count)) is not None:
+        raise why
+    if limit is not None and count > allowance.left(now) and now - allowance.seen[1] < REMEMBERED_S:
+        raise _too_fast(allowance, count, (count - allowance.left(now, at_least=True)) / limit.per_s)
     until, need = allowance.full_until
-    if most is not None and (count > most or (now < until and count >= need)):
+    if most is not None and now < until and count >= need:
         raise _too_many(allowance, count)
+
+
+def _never(subscription: Subscription, count: int) -> TooLarge | None:
+    """What no waiting helps: whoever is told to try again later would do so for ever."""
+    burst, most = subscription.burst_size, subscription.max_waiting
+    if subscription.rate_per_hour is not None and count > burst:
+        refill = duration_text(math.ceil(burst / subscription.rate_per_hour * 3600))
+        return TooLarge(
+            f"{count} tasks are more than the burst of {burst} of your subscription: they can never be accepted at once",
+            hint=f"send at most {burst} together, and the next after {refill}, or ask the operator for a larger burst", most=burst,
+        )  # fmt: skip
+    if most is not None and count > most:
+        return TooLarge(
+            f"{count} tasks are more than the {most} that may wait in your subscription: they can never be accepted at once",
+            hint=f"send at most {most} together, and more when some have run, or ask the operator for a larger quota", most=most,
+        )  # fmt: skip
+    return None
 
 
 def _too_fast(allowance: Allowance, count: int, wait: float) -> LimitExceeded:

@@ -115,7 +115,7 @@ class Expander:
     async def _is_allowed(self, task: Any, count: int) -> bool:
         """Take tokens and room for its tasks; when there are none now, it is looked at again later."""
         if why := self.allowances.never(task["tenant"], count):
-            raise InvalidInput(f"for_each: {why}", field="for_each")
+            raise InvalidInput(f"for_each: {why.detail}", field="for_each")
         try:
             allowance = await self.allowances.take(task["tenant"], count)
         except (LimitExceeded, Forbidden) as error:

@@ -19,7 +19,7 @@ from headway.control.allowances import Allowance, Allowances
 from headway.control.leader import Leader
 from headway.control.starting import Start, Started, Starter
 from headway.domain.schedule import Overlap, ScheduleSpec, Timing, timing
-from headway.errors import Forbidden, HeadwayError, LimitExceeded, StaleEpoch, Unavailable
+from headway.errors import Forbidden, HeadwayError, LimitExceeded, StaleEpoch, TooLarge, Unavailable
 from headway.logs import log
 from headway.policy import firing as policy
 from headway.policy.firing import Fate, Kind
@@ -134,7 +134,7 @@ class Firing:
             tasks = len(start.schedule["definitions"])
             try:
                 allowance = await self.allowances.take(start.schedule["tenant"], tasks)
-            except (LimitExceeded, Forbidden) as error:
+            except (LimitExceeded, TooLarge, Forbidden) as error:
                 if start.waited:
                     waits += 1
                 else:
