@@ -11,7 +11,7 @@ import pytest
 
 from headway.agent import tree
 from headway.control.access import KEPT_S
-from tests.support.cluster import Agent, Cluster, cluster, eventually
+from tests.support.cluster import Agent, Cluster, Server, cluster, eventually
 
 
 def functions_and_programs(made: Cluster) -> list[dict[str, object]]:
@@ -166,6 +166,67 @@ def _runs(made: Cluster, task: int, count: int) -> Callable[[], object]:
         return len(made.runs_of(task)) == count
 
     return check
+
+
+FEW = 6  # leases: some are under way when a node changes its mind, and what is given back is tried again after a rest
+
+
+async def leases(made: Cluster, task: int) -> int:
+    """How often the task was handed to a node."""
+    return int(await made.fetchval("select attempt from task_anywhere where id = $1", task))
+
+
+async def until_heartbeats(made: Cluster, agent: Agent, count: int) -> None:
+    """Until the agent has been heard of so many times more."""
+    for _ in range(count):
+        before = await made.fetchval("select seen_at from node where name = $1", agent.name)
+        await made.until("select exists (select from node where name = $1 and seen_at > $2)", agent.name, before)
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+async def test_an_agent_that_was_asked_to_end_is_given_nothing_more_while_its_tasks_run(tmp_path, servers):
+    async with cluster(tmp_path, servers=servers, agents=0) as made:
+        ends = await made.add_agent(servers=made.servers[-1:])  # the first server came first, and plans
+        (running,) = await made.submit(made.program(held=made.held))
+        await made.until_running(running)
+        ends.send(signal.SIGTERM)
+
+        async def knows() -> bool:
+            return "agent.draining" in ends.log.read_text()
+
+        await eventually(knows, what="the agent hears that it shall end")
+        (waiting,) = await made.submit(made.program(held=made.held))
+        await until_heartbeats(made, ends, 6)
+        assert await leases(made, waiting) <= FEW
+        await made.add_agent()
+        made.held.touch()
+        await made.until_final()
+        await made.assert_sound()
+        await made.until_node(ends.name, "gone")
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+async def test_a_node_that_takes_tasks_again_does_not_give_the_first_of_them_back(tmp_path, servers):
+    async with cluster(tmp_path, servers=servers, agents=0) as made:
+        drained = await made.add_agent(servers=made.servers[-1:])  # the first server came first, and plans
+        for server in made.servers:
+            await ask(server, f"/v1/nodes/{drained.name}/drain")
+            (waiting,) = await made.submit(made.program())
+            await until_heartbeats(made, drained, 3)
+            assert await leases(made, waiting) <= FEW, "a node that drains is given nothing"
+            before = await leases(made, waiting)
+            await ask(server, f"/v1/nodes/{drained.name}/undrain")
+            await made.until_final()
+            assert await leases(made, waiting) <= before + 2
+        await made.assert_sound()
+
+
+async def ask(server: Server, path: str) -> None:
+    http = server.http
+    try:
+        assert (await http.request("POST", path)).status == 200
+    finally:
+        await http.close()
 
 
 def thaw(pid: int) -> None:

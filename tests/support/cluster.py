@@ -126,7 +126,8 @@ class Agent(Process):
         arguments = ["agent", "--name", self.name, "--cpus", str(self.cpus), "--memory", "8GiB", "--disk", "100GiB"]
         arguments += ["--path", str(ROOT), "--work-dir", self.work]
         environment = {"HEADWAY_URL": ",".join(self.urls), "HEADWAY_TOKEN": AGENT_TOKEN, "HEADWAY_DATA": str(self.folder)}
-        self.launch(arguments, environment)
+        # A task that a test holds is held for as long as the test takes, on a busy machine too.
+        self.launch(arguments, {**environment, "HEADWAY_DRAIN_S": "600"})
 
     def processes(self) -> dict[str, list[int]]:
         """Pids by their part: exchange, supervisor, runner, task."""

@@ -23,7 +23,7 @@ from headway.agent.servers import BACKOFF_S, Servers
 from headway.errors import Unauthorized, VersionMismatch
 from headway.version import VERSION
 from headway.wire import PROTOCOL
-from headway.wire.exchange import MSGPACK, Exchange, Orders, Ref, Register, Registered, encode_msgpack
+from headway.wire.exchange import ENDING, MSGPACK, Exchange, Orders, Ref, Register, Registered, encode_msgpack
 from headway.wire.http import Http, Response
 from headway.wire.views.answers import Problem
 
@@ -72,12 +72,15 @@ class ExchangeSide:
     ) -> None:
         self.servers, self.link, self.log = servers, link, log
         self._examine = examine  # what is wrong with this machine, given whether something was
-        self._trouble = ""
+        self._found = ""  # what it said last
         self.register = register
         self.terms = Registered(0, 1.0, 3.0, 60.0, PROTOCOL, VERSION)
         self.boot = ""
         self.lease = 0.0  # CLOCK_BOOTTIME; read by main.py, which kills a frozen supervisor when it passes
-        self.draining = False
+        self.draining = False  # the supervisor was told
+        self._ending = False
+        self._ending_known = asyncio.Event()  # to the servers
+        self._beat_soon = asyncio.Event()
         self.renewed = 0.0  # when the last heartbeat was sent that a server committed
         self._sequence = int(boottime() * 1e6)  # above any of an earlier exchange side of the same boot
         self._parts: list[_News] = []  # they stay until they are answered
@@ -127,22 +130,33 @@ class ExchangeSide:
             except* Refused as refused:
                 self.log("agent.registers_again", reason=str(refused.exceptions[0]))
 
-    def drain(self) -> None:
-        """Give back what has not begun and take nothing new."""
+    async def drain(self) -> None:
+        """Take nothing new and give back what has not begun. The servers hear of it first: for as long as they do not know, each order
+        that is given back is leased to this node again at once (230 times a second). One that does not answer is not waited for."""
+        self._ending = True
+        self._beat_soon.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.terms.fence_s / 2):
+                await self._ending_known.wait()
         self.draining = True
         self._tell_drain()
 
+    @property
+    def _trouble(self) -> str:
+        """Why this node takes no new tasks."""
+        return ENDING if self._ending else self._found
+
     def _tell_drain(self) -> None:
-        self.link.send(Drain(self.draining or self._server_drains or bool(self._trouble)))
+        self.link.send(Drain(self.draining or self._server_drains or bool(self._found)))
 
     def _look(self) -> None:
         """Whether this machine is fit for tasks. It says so when that changes, and with every heartbeat."""
-        before, now = self._trouble, self._examine(bool(self._trouble))
+        before, now = self._found, self._examine(bool(self._found))
         if bool(before) == bool(now):
             return  # in the same words: what it has free changes all the time
-        self._trouble = now
-        if self._trouble:
-            self.log("agent.takes_nothing", level="error", reason=f"this node {self._trouble}")
+        self._found = now
+        if now:
+            self.log("agent.takes_nothing", level="error", reason=f"this node {now}")
         else:
             self.log("agent.takes_tasks_again")
         self._tell_drain()
@@ -243,7 +257,7 @@ class ExchangeSide:
         elif self._refusals >= 2 * PATIENCE and parts[0].field in ("output", "progress"):
             self.log("agent.report_dropped", level="error", field=parts[0].field, reason="the server refuses it")
             self._refusals = PATIENCE
-            return encode_msgpack(Orders(0))
+            return encode_msgpack(Orders(0, drain=self._server_drains))
         return answer
 
     async def _gather(self) -> None:
@@ -269,28 +283,34 @@ class ExchangeSide:
         due = asyncio.get_running_loop().time()
         timeout = max(self.terms.fence_s / 2 - 0.1, 0.2)
         while True:
+            self._beat_soon.clear()
+            draining = self.draining  # before it says what it holds: what began since then must not be taken for nothing
             state = await self.state()
             if state.boot == self.boot:
                 self._look()
                 sent = boottime()
                 head = self._head(heartbeat=True, held=_decode_refs(state.held))
-                head.trouble = self._trouble
+                head.draining, head.trouble = draining, self._trouble
                 http = self.servers.http
                 answer = await self._call(head, timeout=timeout)
                 if answer is not None:
-                    heard = self._renew(_decode_head(answer), sent)
+                    heard = self._renew(_decode_head(answer), sent, head.trouble)
                     await self._accept(answer, self.boot)
                     due += self.terms.heartbeat_s if heard else self.terms.heartbeat_s / 4
                     if not heard:  # it cannot reach the database: another may
                         self.servers.failed(http)
             now = asyncio.get_running_loop().time()
             due = max(due, now)
-            await asyncio.sleep(due - now)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(due - now):
+                    await self._beat_soon.wait()
 
     async def beat_once(self) -> None:
         """The last word of an agent that ends."""
+        head = self._head(heartbeat=True, held=[])
+        head.draining, head.trouble = True, self._trouble
         with contextlib.suppress(ConnectionError, TimeoutError, Refused):  # it is lost after a while all the same
-            await self._post(encode_msgpack(self._head(heartbeat=True, held=[])), 2.0)
+            await self._post(encode_msgpack(head), 2.0)
 
     async def state(self) -> State:
         """The supervisor's own word. It comes at once, or the supervisor is frozen and there is no heartbeat."""
@@ -300,19 +320,18 @@ class ExchangeSide:
         self.link.send(Ask(self._asks))
         return await future
 
-    def _renew(self, head: Head, sent: float) -> bool:
-        """Whether the lease goes on."""
+    def _renew(self, head: Head, sent: float, trouble: str) -> bool:
+        """Whether the lease goes on after a heartbeat that told of this trouble."""
         if head.renewed:
             self.renewed = sent
             self._put_off = 0
+            if trouble == ENDING:
+                self._ending_known.set()
         elif not head.hold or sent - self.renewed > self.terms.hold_s:
             return False
         self.lease = max(self.lease, sent + self.terms.fence_s)
         self.link.send(Lease(self.boot, self.lease, self.terms.task_key, self.terms.id))
         self._leased.set()
-        if head.drain != self._server_drains:
-            self._server_drains = head.drain
-            self._tell_drain()
         return True
 
     async def _accept(self, body: bytes, boot: str) -> None:
@@ -322,6 +341,9 @@ class ExchangeSide:
             self.link.send(Lost(boot))
             await self._boot_changed.wait()
             raise Refused("the server declared this node lost")
+        if head.drain != self._server_drains:  # before the orders: who leases to a node knows that it takes tasks again
+            self._server_drains = head.drain
+            self._tell_drain()
         if not any(memoryview(part).nbytes for part in (head.orders, head.cancels, head.controls)):
             return
         self._answers += 1
@@ -336,7 +358,7 @@ class ExchangeSide:
     def _head(self, *, wait_s: float = 0.0, heartbeat: bool = False, held: list[Ref] | None = None) -> Exchange:
         """A new call. It takes along what was received; `_call` puts that back if the call does not get through."""
         self._sequence += 1
-        head = Exchange(self.boot, self._sequence, wait_s, heartbeat, held, now_ms=wall_ms(), draining=self.draining)
+        head = Exchange(self.boot, self._sequence, wait_s, heartbeat, held, now_ms=wall_ms())
         head.received, self._received = self._received, []
         head.unknown_definitions, self._unknown = self._unknown, []
         return head

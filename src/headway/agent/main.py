@@ -242,7 +242,7 @@ class Agent:
         """After SIGTERM: wait for what runs, then end it; a second SIGTERM ends it at once."""
         await self._stop.wait()
         log("agent.draining", seconds=self.settings.drain_s)
-        side.drain()
+        await side.drain()
         if await self._settled(side, self.settings.drain_s, self._hurry):
             return
         grace = 0.0 if self._hurry.is_set() else END_GRACE_S

@@ -69,7 +69,6 @@ async def _set_drain(request: Http, name: str, value: bool) -> Response[bytes]:
     node = _find(core, name)
     async with core.database.hot() as connection:
         await connection.execute(_DRAIN, node.id, value)
-    await core.exchanges.refresh_fleet()
     return answer(next(view for view in await views(core) if view.id == node.id))
 
 

@@ -122,7 +122,7 @@ class Core:
         self.once = Once(database)
         self.outputs = Outputs(settings.output_store)
         self.drafts = Drafts(self.definitions, self.tenants, self.contents)
-        self.fleet = Fleet(database)
+        self.fleet = Fleet(database, bus.fleet)
         self.ids = IdSource(database, clock, holder)
         self.leader = Leader(database, holder, settings.duty_lease_s)
         self.audit = Audit(database)
@@ -317,8 +317,7 @@ class Core:
     async def _beat(self) -> None:
         """Leases, nodes and servers every time, the rest less often (changes made elsewhere are told by NOTIFY)."""
         now = self._last_beat = time.monotonic()
-        if await self.fleet.refresh():
-            self.bus.fleet()
+        await self.fleet.refresh()
         if "planner" in await self.leader.renew():
             self.planner.wake.set()
         if now - self._slow_beat >= min(SLOW_BEAT_S, self.settings.duty_lease_s):

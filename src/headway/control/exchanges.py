@@ -109,7 +109,6 @@ class Exchanges:
 
         node, task_key = await self.database.transact(work)
         await self.fleet.refresh()
-        self.bus.fleet()
         tell(self.bus, effects)
         log("node.registered", node=asked.name, id=node, boot=asked.boot, cpus=asked.capacity.cpus_milli / 1000)
         return Registered(node, self.heartbeat_s, self.fence_s, self.hold_s, wire.PROTOCOL, version.VERSION, task_key)
@@ -130,6 +129,7 @@ class Exchanges:
             return reply
         if said.wait_s > 0:
             await self.sessions.wait(session, min(said.wait_s, LONGEST_POLL_S))
+        reply.drain = self._drains(node)
         if self.sessions.by_node.get(node) is not session:
             reply.lost = said.boot != self._boot_of(node)
             return reply
@@ -139,6 +139,11 @@ class Exchanges:
             reply.secrets = await self.secrets.reveal(reply.orders)
         await self.checkpoints.complete(reply.orders)
         return reply
+
+    def _drains(self, node: int) -> bool:
+        """Goes by what the planner goes by: an answer that brings orders never tells the node to give them back."""
+        known = self.fleet.nodes.get(node)
+        return known is not None and known.drain
 
     def _boot_of(self, node: int) -> str | None:
         known = self.fleet.nodes.get(node)
@@ -163,7 +168,6 @@ class Exchanges:
         if node.boot != session.boot or node.state == 1:
             self.sessions.close(session.node)
             return False
-        session.drain, session.trouble = node.drain, node.trouble
         await self.load_orders(session.node)
         return True
 
@@ -182,10 +186,9 @@ class Exchanges:
             reply.lost = True
             return False
         reply.renewed = True
-        session.drain = drain
-        if session.trouble != trouble:
-            session.trouble = trouble
-            await self.refresh_fleet()
+        known = self.fleet.nodes.get(session.node)
+        if known is None or (known.drain, known.trouble) != (drain, trouble):
+            await self.fleet.refresh()
         if said.draining and not said.held:
             await self._leave(session)
         elif said.held is not None and time.monotonic() - session.last_reconciled > RECONCILE_S:
@@ -213,7 +216,6 @@ class Exchanges:
         async with self.database.hot() as connection:
             await connection.execute(_LEAVE, session.node, session.boot)
         await self.fleet.refresh()
-        self.bus.fleet()
 
     async def _reconcile(self, session: Session, held: set[Ref]) -> None:
         """Compare what the agent holds with what the database says it holds."""
@@ -240,10 +242,6 @@ class Exchanges:
             rows = await connection.fetch(_BEGUN, session.node, tasks)
         session.offer(_order(row) for row in rows)
 
-    async def refresh_fleet(self) -> None:
-        if await self.fleet.refresh():
-            self.bus.fleet()
-
     async def load_orders(self, node: int) -> None:
         """Fill a session from the leased rows: after a restart, a move between servers, or a plan made elsewhere."""
         session = self.sessions.by_node.get(node)
@@ -252,6 +250,8 @@ class Exchanges:
         async with self.database.hot() as connection:
             rows = await connection.fetch(_ORDERS, node)
             controls = await connection.fetch(_CONTROLS, node)
+        if rows and self._drains(node):
+            await self.fleet.refresh()  # who planned this may have heard first that it takes tasks again
         session.control([_control(row) for row in controls])
         session.offer(_order(row) for row in rows)
 

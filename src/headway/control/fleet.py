@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -14,6 +14,7 @@ from headway.domain.resources import Capacity, Resources, describe, fits, missin
 from headway.errors import UnsatisfiableResources
 from headway.store.database import Database
 from headway.store.queries import query
+from headway.wire.exchange import ENDING
 
 _ALL = query("node.all")
 UP, LOST, GONE = 0, 1, 2
@@ -46,19 +47,29 @@ class Node:
     def word(self) -> str:
         if self.state != UP:
             return STATE_WORDS[self.state]
-        return DRAINING if self.drain else QUARANTINED if self.trouble else STATE_WORDS[UP]
+        if self.drain or self.trouble == ENDING:
+            return DRAINING
+        return QUARANTINED if self.trouble else STATE_WORDS[UP]
 
 
 @dataclass
 class Fleet:
     database: Database
+    on_change: Callable[[], None] = lambda: None  # something else than heartbeats: other servers must hear of it too
     nodes: dict[int, Node] = field(default_factory=dict)
     _satisfiable: dict[int, bool] = field(default_factory=dict)  # by shape
+    _looks: int = 0
+    _looked: int = 0
 
-    async def refresh(self) -> bool:
-        """Read all nodes; says whether anything but heartbeats changed."""
+    async def refresh(self) -> None:
+        """Read all nodes: what was committed before this call is known after it. Whoever looks first at a change tells of it."""
         async with self.database.cold() as connection:
+            self._looks += 1
+            look = self._looks
             rows = await connection.fetch(_ALL)
+        if look < self._looked:
+            return  # who looked later was answered earlier, and knows better
+        self._looked = look
         nodes = {
             row["id"]: Node(
                 row["id"], row["name"], row["boot"], row["state"], row["drain"], row["trouble"],
@@ -72,7 +83,7 @@ class Fleet:
         self.nodes = nodes
         if changed:
             self._satisfiable.clear()
-        return changed
+            self.on_change()
 
     def could_run(self, need: Resources) -> bool:
         """Whether some node of the fleet, empty, has room for it."""

@@ -183,7 +183,7 @@ class Notifier:
         if "rescan" in flags:
             self.planner.rescan()
         if "fleet" in flags:
-            telemetry.background(self.exchanges.refresh_fleet())
+            telemetry.background(self.exchanges.fleet.refresh())
         if "queues" in flags:
             telemetry.background(self._refresh_queues())
         if "tenants" in flags:

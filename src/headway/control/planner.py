@@ -22,11 +22,11 @@ from headway.control.definitions import Definitions
 from headway.control.fleet import UP, Fleet
 from headway.control.leader import Leader
 from headway.control.sessions import Session, Sessions
+from headway.control.supply import Supply
 from headway.control.tenants import Tenants
 from headway.domain.resources import Capacity
 from headway.policy.fairness import Claim
 from headway.policy.order import Group, Key, head_limit
-from headway.policy.pace import Pace
 from headway.policy.placement import Board, Gate, NodeRoom, Placed, Round
 from headway.policy.preemption import Space
 from headway.policy.promotion import top_k
@@ -57,7 +57,6 @@ class Planner:
     clock: Clock
     tell_elsewhere: Callable[[list[int]], None]
     on_stir: list[Callable[[], None]] = field(default_factory=list)  # there is something to do, after a rest perhaps
-    paces: dict[int, Pace] = field(default_factory=dict)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     _planning: asyncio.Lock = field(default_factory=asyncio.Lock)
     _epoch: int = -1
@@ -68,6 +67,7 @@ class Planner:
         self.board = Board(self.definitions.shapes, self.claim_of)
         self.conditions = Conditions(self.board, self.definitions)
         self.counting = Counting(self.database, self.definitions, self.board)
+        self.supply = Supply(lambda: self.rooms, self.wake.set)
         self.bus.on_ready.append(self.ready)
         self.bus.on_freed.append(self.freed)
         self.bus.on_returned.append(self.returned)
@@ -107,7 +107,7 @@ class Planner:
 
     def returned(self, room: Freed) -> None:
         for node in self._give_room(room):
-            self._stalled(node)
+            self.supply.returned(node)
 
     def heard_room(self, finished: dict[int, int], returned: list[int]) -> None:
         """Other servers wrote finishes and returns of these nodes: count in the database what they hold."""
@@ -119,7 +119,7 @@ class Planner:
                 self._finished(node, count)
         for node in returned:
             if node in self.rooms:
-                self._stalled(node)
+                self.supply.returned(node)
         self.wake.set()
 
     def _give_room(self, room: Freed) -> dict[int, int]:
@@ -140,16 +140,8 @@ class Planner:
         return counts
 
     def _finished(self, node: int, count: int) -> None:
-        pace, there = self.paces.setdefault(node, Pace()), self.rooms[node]
-        pace.finished(count, time.monotonic(), held=there.held, at_once=there.at_once)
         self.conditions.pressure.ended(count)
-        if there.ahead != (ahead := pace.ahead()):
-            there.ahead = ahead
-            self.rooms.gained(node)
-
-    def _stalled(self, node: int) -> None:
-        self.paces.setdefault(node, Pace()).stalled()
-        self.rooms[node].ahead = 0
+        self.supply.finished(node, count)
 
     def heard_ready(self, group: Group, before: Key) -> None:
         """Another server made tasks of this group ready, none earlier than `before`."""

@@ -92,7 +92,6 @@ class Reaper:
         for name, count in lost:
             telemetry.node_lost(name, count)
         await self.fleet.refresh()  # before the planner hears of the tasks: it must not give them back to the lost node
-        self.bus.fleet()
         tell(self.bus, effects)
 
 

@@ -35,8 +35,6 @@ class Session:
     polls: int = 0
     last_seen: float = 0.0
     last_reconciled: float = 0.0
-    drain: bool = False
-    trouble: str = ""
 
     def offer(self, orders: Iterable[Order]) -> None:
         for order in orders:
@@ -108,7 +106,6 @@ class Session:
         if self.controls:
             reply.controls = self._due_controls(now)
             self.told.update((control.number, now) for control in reply.controls)
-        reply.drain = self.drain
 
 
 @dataclass

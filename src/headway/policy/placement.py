@@ -248,7 +248,7 @@ class Board:
         plan: list[Placed] = []
         for number, window in windows.items():
             node = self.rooms.get(number)
-            if node is None or node.kept is None:
+            if node is None or node.kept is None or node.rests:
                 continue
             shapes = [shape for shape in self.lanes if shape in doors and fit_of(self.shapes[shape], node) is not None]
             tops = sorted(top for shape in shapes if (top := self._top(self.lanes[shape], doors[shape])) is not None)

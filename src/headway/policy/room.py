@@ -37,6 +37,7 @@ class NodeRoom:
     held: int = 0
     ahead: int = 0  # tasks it should hold in all, though they do not fit at once (see policy.pace)
     closed: str = ""  # why it takes no new tasks
+    rests: bool = False  # it gave back what it was given (see policy.rest)
     kept: Kept | None = None  # for tasks that ask for something else, only what ends in time may begin here (see policy.reservation)
 
     def __post_init__(self) -> None:
@@ -95,6 +96,8 @@ def refuse(asked: Resources, node: NodeRoom) -> Refusal | None:
         return Refusal(node.name, f"is too small: {', '.join(short)} (asked: {describe(asked)})", ever=True)
     if node.closed:
         return Refusal(node.name, f"takes no new tasks: it {node.closed}", ever=False, closed=True)
+    if node.rests:
+        return Refusal(node.name, "has just given back what it was given", ever=False)
     if node.kept is not None and node.kept.asked != asked:
         return Refusal(node.name, f"is being kept free for task {node.kept.task}", ever=False)
     if node.room_for(need_of(asked), 1) <= 0:
@@ -147,7 +150,7 @@ class _Candidates:
             fit = self.fits[number]
         except KeyError:
             fit = self.fits[number] = fit_of(self.asked, node)
-        may = not node.closed and (node.kept is None or node.kept.asked == self.asked)
+        may = not node.closed and not node.rests and (node.kept is None or node.kept.asked == self.asked)
         entry = looseness(fit, node) if fit is not None and may else None
         if entry is not None:
             self.latest[number] = entry

@@ -14,6 +14,7 @@ from headway.domain.resources import Capacity
 from headway.domain.task import Definition
 
 Ref = tuple[int, int]  # (task id, attempt): the attempt number is the fence
+ENDING = "is ending"  # the trouble of an agent that was asked to end: it takes no new tasks and finishes what runs
 
 
 class Register(msgspec.Struct, omit_defaults=True):

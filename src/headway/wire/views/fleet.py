@@ -22,7 +22,7 @@ class NodeView(msgspec.Struct):
     seen_at: datetime.datetime | None
     version: str
     region: str = ""
-    trouble: str = ""  # why it is in quarantine
+    trouble: str = ""  # why it is in quarantine, or that it is ending
 
 
 class QueueView(msgspec.Struct):
