@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 from headway.agent.machine import Machine
-from headway.agent.pool import IDLE, STARTING
+from headway.agent.pool import A_CORE, IDLE, STARTING
 from headway.agent.signals import (
     GiveBatch,
     OrdersArrived,
@@ -30,11 +33,14 @@ DEFINITIONS = {
 class Shell:
     """Does what the machine says: runners start, do their work, and end, one event at a time."""
 
-    def __init__(self) -> None:
-        self.machine = Machine(ROOM, wall_ms=lambda: 0)
+    def __init__(self, room: tuple[int, ...] = ROOM, takes_s: Sequence[float] = (0.001,)) -> None:
+        self.machine = Machine(room, wall_ms=lambda: 0)
+        self.takes_s = itertools.cycle(takes_s)
         self.now = 0.0
         self.coming: list[Stimulus] = []
         self.starting = self.most_starting = self.stopped = 0
+        self.at_work: list[int] = []  # runners with a batch, after each event
+        self.started = 0
         self.done: list[int] = []
         self.did: dict[int, int] = {}
 
@@ -43,16 +49,19 @@ class Shell:
         for i in self.machine.handle(stimulus):
             if isinstance(i, StartRunner):
                 self.starting += 1
+                self.started += 1
                 self.did[i.runner] = 0
                 self.coming.append(RunnerReady(i.runner, self.now))
             elif isinstance(i, GiveBatch):
                 self.did[i.runner] += len(i.orders)
                 self.done += [order.id for order in i.orders]
-                self.coming.append(RunnerDid(i.runner, len(i.orders), 0.001, 0.001, False, self.now))
+                took = next(self.takes_s)
+                self.coming.append(RunnerDid(i.runner, len(i.orders), took * len(i.orders), took, False, self.now))
             elif isinstance(i, StopRunner):
                 self.stopped += 1
                 self.coming.append(RunnerEnded(i.runner, self.did[i.runner], 0, "stopped", self.now))
         self.most_starting = max(self.most_starting, self.starting)
+        self.at_work.append(sum(bool(runner.batch) for runner in self.machine.pool.runners.values()))
 
     def play(self) -> None:
         for _ in range(100 * TENANTS):
@@ -71,6 +80,54 @@ def test_a_hundred_tenants_at_once_all_have_their_turn_and_few_sandboxes_start_t
     assert sorted(shell.done) == sorted(DEFINITIONS)
     assert shell.most_starting <= STARTING
     assert len(shell.machine.pool.runners) <= IDLE + STARTING
+
+
+TWO_CORES = (2_000, *ROOM[1:])
+SMALL = {shape: Definition(name="f", function="m:f", tenant=1, resources=Resources(cpus_milli=100 + shape)) for shape in range(3)}
+
+
+def after_many(takes_s: Sequence[float]) -> Shell:
+    """A node of two cores with room for nineteen has seen functions of three shapes, that take so long in turn; then come more."""
+    shell = Shell(TWO_CORES, takes_s)
+    for wave in range(40):
+        if wave == 10:  # how long they take is known by now
+            shell.at_work.clear()
+            shell.started = 0
+        orders = [Order(3_000 * wave + at, 1, at % 3, b"") for at in range(3_000)]
+        shell.hear(OrdersArrived(orders, SMALL, [], shell.now))
+        shell.play()
+    assert len(shell.done) == 40 * 3_000
+    return shell
+
+
+def test_tiny_functions_keep_two_runners_a_core_at_work() -> None:
+    shell = after_many([0.00002])
+    assert max(shell.at_work) == A_CORE * 2
+    assert shell.started == 0
+
+
+def test_a_runner_that_is_stopped_by_a_busy_core_now_and_then_is_no_reason_for_more() -> None:
+    shell = after_many([*[0.00002] * 19, 0.004])
+    assert max(shell.at_work) == A_CORE * 2
+    assert shell.started == 0
+
+
+def test_functions_that_wait_have_a_runner_for_each_slot() -> None:
+    shell = Shell(TWO_CORES, [0.5])
+    for wave in range(10):
+        orders = [Order(100 * wave + at, 1, at % 3, b"") for at in range(60)]
+        shell.hear(OrdersArrived(orders, SMALL, [], shell.now))
+        shell.play()
+    assert max(shell.at_work) == 19  # of 100, 101 and 102 thousandths of a CPU each
+
+
+def test_tiny_functions_do_not_wait_behind_those_that_wait() -> None:
+    shell = after_many([0.00002])
+    waits = Definition(name="g", function="m:g", tenant=1, resources=Resources(cpus_milli=200))
+    machine = shell.machine
+    machine.handle(OrdersArrived([Order(10**6 + at, 1, 7, b"") for at in range(6)], {7: waits}, [], shell.now))
+    out = machine.handle(OrdersArrived([Order(10**7, 1, 0, b"")], SMALL, [], shell.now))
+    assert [order.id for i in out if isinstance(i, GiveBatch) for order in i.orders] == [10**7]
 
 
 def test_the_one_that_rests_longest_goes_first() -> None:

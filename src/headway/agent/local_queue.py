@@ -19,6 +19,7 @@ PASSES = 1000  # starts of later tasks while the oldest does not fit
 GROUPS = 256  # kept though empty; every look at the queue goes through all of them
 UNKNOWN_S = 1.0  # what we assume of a function that never ran here: such go out one by one
 WEIGHT = 0.3  # of the newest duration in the moving average
+OUTLIER = 0.03  # of a longer one in what is usual: a busy core stops a runner for milliseconds in the middle of a tiny function
 
 
 @dataclass(slots=True)
@@ -26,9 +27,14 @@ class Estimate:
     """How long one function takes, as a moving average."""
 
     seconds: float | None = None
+    usual: float = UNKNOWN_S  # falls as the average does and rises slowly
 
     def learn(self, seconds: float) -> None:
-        self.seconds = seconds if self.seconds is None else self.seconds + WEIGHT * (seconds - self.seconds)
+        if self.seconds is None:
+            self.seconds = self.usual = seconds
+            return
+        self.seconds += WEIGHT * (seconds - self.seconds)
+        self.usual += (OUTLIER if seconds > self.usual else WEIGHT) * (seconds - self.usual)
 
     @property
     def predicted(self) -> float:

@@ -44,6 +44,8 @@ NUDGE_MOST_S = 0.5  # a long task's output is fetched at least this often
 STARTING = 8  # runners started at the same time, of all kinds together: a sandbox for each of a hundred tenants at once stops the node
 IDLE = 16  # warm runners without work that are kept when others must be started: tenants come and go, memory does not
 START_S = 0.1  # what it takes to start one
+TINY_S = 0.0002  # a function that takes no longer is soon through, and what is around it takes longer
+A_CORE = 2  # runners at work on tiny functions for each core: one works while the other's results are sent; more only take turns
 GRACE_S = 5.0
 
 
@@ -55,6 +57,7 @@ class Runner:
     need: Amounts | None = None  # what it holds while it has a batch
     batch: deque[Order] = field(default_factory=deque)
     each_s: float = 0.0  # predicted, for each task of its batch
+    tiny: bool = False  # the last of its batch is a tiny function
     done: int = 0  # tasks in its life whose results came
     asked: bool = False
     frozen: bool = False  # its task is paused, and so is it
@@ -128,7 +131,10 @@ class Pool:
         return found is group
 
     def give(self, group: Group, now: float) -> bool:
-        """Hand the head of the group to an idle runner; False when there is none (one is started then)."""
+        """Hand the head of the group to an idle runner; False when there is none (one is started then), or enough are at work."""
+        room = self._room_for(group)
+        if room <= 0:
+            return False
         for runner in self.runners.values():
             if runner.open and not runner.batch and runner.kind == group.kind:
                 self.machine.allocate(group.need)
@@ -139,13 +145,23 @@ class Pool:
             return False
         starting = sum(not runner.ready for runner in self.runners.values())
         of_kind = sum(not runner.ready for runner in self._of(group.kind))
-        room = min((there // asked for there, asked in zip(self.machine.free, group.need, strict=True) if asked), default=STARTING)
         wanted = min(min(len(group.orders), room) - of_kind, STARTING - starting)
         if wanted > 0:
             self._dismiss_idle(wanted)
         for _ in range(wanted):
             self.start(group.kind, group.orders[0].definition)
         return False
+
+    def _room_for(self, group: Group) -> int:
+        """How many more runners may work on the group: by what is free, and of tiny functions no more than the cores can keep busy.
+
+        A runner for each slot would be twenty on two cores, of 12 MB each, that wait for one another.
+        """
+        room = min((there // asked for there, asked in zip(self.machine.free, group.need, strict=True) if asked), default=STARTING)
+        if self.machine.recipes[group.orders[0].definition].estimate.usual > TINY_S:
+            return room
+        at_work = sum(1 for runner in self._of(group.kind) if runner.batch and runner.open and not runner.stuck and runner.tiny)
+        return min(room, A_CORE * self.machine.cores - at_work)
 
     def _dismiss_idle(self, coming: int) -> None:
         """So that no more than IDLE are kept in vain, those that have rested longest go."""
@@ -187,6 +203,7 @@ class Pool:
         self.machine.queue.took(group, len(batch))
         runner.batch.extend(batch)
         runner.each_s = (TARGET_S - left) / len(runner.batch)
+        runner.tiny = recipes[batch[-1].definition].estimate.usual <= TINY_S
         self.machine.out.append(GiveBatch(runner.number, batch))
 
     # --- coming back
