@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,39 @@ def test_wait_times_out_with_124_and_returns_the_works_code_later(up: Upped, tmp
     assert headway(up, "wait", task, "--timeout", "100ms").returncode == 124
     pipe.write_text("now")
     assert headway(up, "wait", task, "--timeout", "1m").returncode == 5
+
+
+def test_who_follows_work_that_does_not_begin_is_told_why_once(up: Upped, tmp_path: Path) -> None:
+    assert headway(up, "queue", "create", "shut").returncode == 0
+    assert headway(up, "queue", "pause", "shut").returncode == 0
+    (tmp_path / "tree.yaml").write_text("t:\n  root:\n    queue: shut\n    command: [echo, a]\n    leaf: {queue: shut, command: [echo, b]}\n")
+    (tmp_path / "inputs.ndjson").write_text("1\n2\n")
+    task = submit(up, "--queue", "shut", "--", "true")
+    followers = [
+        start(up, "run", "--queue", "shut", "--", "true"),
+        start(up, "run", str(tmp_path / "tree.yaml")),
+        start(up, "run", "--queue", "shut", "--inputs", str(tmp_path / "inputs.ndjson"), "--", "true"),
+        start(up, "wait", task),
+    ]
+    for follower in followers:
+        assert "waits: queue shut is paused" in line_with(follower, "waits:")
+        assert "headway queue resume shut" in line_with(follower, "hint:")
+    assert headway(up, "queue", "resume", "shut").returncode == 0
+    for follower in followers:
+        _, rest = follower.communicate(timeout=120)
+        assert follower.returncode == 0, rest
+        assert "waits:" not in rest
+
+
+def line_with(process: subprocess.Popen[str], word: str) -> str:
+    """The next line with this word that the process writes to stderr."""
+    assert process.stderr is not None
+    late = threading.Timer(120, process.kill)
+    late.start()
+    try:
+        return next(line for line in process.stderr if word in line)
+    finally:
+        late.cancel()
 
 
 def test_wait_for_what_does_not_exist_ends_at_once(up: Upped) -> None:

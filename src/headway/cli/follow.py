@@ -18,6 +18,7 @@ from headway.cli.outcome import LONGEST_ASK_S, ended, failure, print_value, reas
 from headway.cli.output import written_lines
 from headway.cli.progress import Board, task_line, task_news, tree_lines, tree_news
 from headway.cli.session import Server, task_path, tree_path
+from headway.cli.stalled import WAITS, Doubt
 from headway.cli.terminal import Terminal, paint
 from headway.wire.views.tasks import TaskView
 from headway.wire.views.trees import TreeTaskView, TreeView
@@ -46,6 +47,11 @@ class Following:
     def __post_init__(self) -> None:
         self.board = Board(live=self.terminal.for_people, keep=self.keep_board, speaks=not self.terminal.quiet)
         self.began = time.monotonic()
+        self.doubt = Doubt(self.server, self._say)
+
+    def _say(self, text: str) -> None:
+        if not self.terminal.quiet:
+            self.board.print(text, on_stdout=False)
 
     @property
     def elapsed(self) -> float:
@@ -61,6 +67,7 @@ async def follow_task(following: Following, task_id: str) -> int:
             board.show(task_line(task, following.elapsed))
             if not ended(task.state):
                 board.tell(task_news(task))
+                await following.doubt.about(task_id if task.state in WAITS else None)
         if output is not None:
             await _finish(output)
     if terminal.wants_json:
@@ -104,7 +111,8 @@ async def follow_many(following: Following, ids: Sequence[str]) -> int:
     pending = list(ids)
     with board:
         while pending:
-            chunk = {"ids": pending[:WAIT_CHUNK], "timeout": LONGEST_ASK_S}
+            patience = LONGEST_ASK_S if following.doubt.patience_s is None else min(following.doubt.patience_s, LONGEST_ASK_S)
+            chunk = {"ids": pending[:WAIT_CHUNK], "timeout": patience}
             answer = await server.post("/v1/tasks/wait", Waited, chunk, timeout=LONGEST_ASK_S + 30.0)
             done.update((task.id, task) for task in answer.done)
             failed += [task for task in answer.done if task.state != "succeeded"]
@@ -113,6 +121,7 @@ async def follow_many(following: Following, ids: Sequence[str]) -> int:
             board.show(f"{so_far}  {following.elapsed:.0f}s")
             if pending:
                 board.tell(so_far)
+                await following.doubt.about(pending[0] if not done else None)
     _tell_many(following, [done[one] for one in ids], failed)
     return work_code(failed[0].state, failed[0].exit_code) if failed else 0
 
@@ -157,9 +166,17 @@ async def _follow_tree(following: Following, tree_id: str, views: dict[str, Tree
         if following.logs and not following.terminal.quiet:
             _open_outputs(following, tree.tasks, outputs)
         redraw()
+        await following.doubt.about(_idle(tree))
         if ended(tree.state) and all(ended(task.state) for task in tree.tasks):
             break
     await asyncio.gather(*(_finish(output) for output in outputs.values()))
+
+
+def _idle(tree: TreeView) -> str | None:
+    """A task that could begin, when none is at work; those that wait for others are explained by it."""
+    if any(task.state in ("running", "leased") for task in tree.tasks):
+        return None
+    return next((task.id for task in tree.tasks if task.state in WAITS and task.state != "blocked"), None)
 
 
 def _open_outputs(following: Following, tasks: Sequence[TreeTaskView], outputs: dict[str, asyncio.Task[None]]) -> None:

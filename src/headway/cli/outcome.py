@@ -12,6 +12,7 @@ from headway.cli.terminal import Terminal, command, group, table
 
 if TYPE_CHECKING:
     from headway.cli.session import Server
+    from headway.cli.stalled import Doubt
     from headway.client.inside import Inside
     from headway.wire.views.tasks import TaskView
 
@@ -41,6 +42,7 @@ def wait(
     when they have, and holds nothing meanwhile: write `headway wait $A $B || exit`. Without ids, it is about all subtasks."""
     from headway.cli.moments import duration
     from headway.cli.session import talk
+    from headway.cli.stalled import Doubt
 
     limit = None if timeout is None else duration(timeout, "--timeout")
 
@@ -52,7 +54,8 @@ def wait(
         trees: list[str] = []
         wanted = [task for one in asked for task in await _tasks_of(server, one, trees)]
         deadline = None if limit is None else time.monotonic() + limit
-        done, pending = await wait_for(server, wanted, limit if inside is None else 0.0)
+        doubt = None if inside is not None or terminal.quiet else Doubt(server, lambda text: print(text, file=sys.stderr, flush=True))
+        done, pending = await wait_for(server, wanted, limit if inside is None else 0.0, doubt)
         if pending and inside is not None:
             return _suspend(inside, pending)
         states = [] if inside is not None else [await _tree_end(server, one, deadline) for one in trees]
@@ -130,7 +133,9 @@ async def _tasks_of(server: Server, one: str, trees: list[str]) -> list[str]:
         return [task.id for task in tree.tasks]
 
 
-async def wait_for(server: Server, ids: list[str], limit: float | None) -> tuple[dict[str, TaskView], list[str]]:
+async def wait_for(
+    server: Server, ids: list[str], limit: float | None, doubt: Doubt | None = None
+) -> tuple[dict[str, TaskView], list[str]]:
     """The tasks that ended within `limit` seconds, and the ids of those that did not."""
     from headway.wire.views.tasks import Waited
 
@@ -139,11 +144,15 @@ async def wait_for(server: Server, ids: list[str], limit: float | None) -> tuple
     pending = list(dict.fromkeys(ids))
     while pending:
         left = LONGEST_ASK_S if deadline is None else max(min(deadline - time.monotonic(), LONGEST_ASK_S), 0.0)
+        if doubt is not None and doubt.patience_s is not None:
+            left = min(left, doubt.patience_s)
         answer = await server.post("/v1/tasks/wait", Waited, {"ids": pending, "timeout": left}, timeout=left + 30.0)
         done.update((task.id, task) for task in answer.done)
         pending = [one for one in pending if one not in done]
         if deadline is not None and time.monotonic() >= deadline:
             break
+        if doubt is not None and pending:
+            await doubt.about(pending[0])
     return done, pending
 
 
