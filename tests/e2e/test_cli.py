@@ -134,7 +134,7 @@ def test_wait_times_out_with_124_and_returns_the_works_code_later(up: Upped, tmp
 def test_who_follows_work_that_does_not_begin_is_told_why_once(up: Upped, tmp_path: Path) -> None:
     assert headway(up, "queue", "create", "shut").returncode == 0
     assert headway(up, "queue", "pause", "shut").returncode == 0
-    (tmp_path / "tree.yaml").write_text("t:\n  root:\n    queue: shut\n    command: [echo, a]\n    leaf: {queue: shut, command: [echo, b]}\n")
+    (tmp_path / "tree.yaml").write_text("t:\n  root:\n    queue: shut\n    command: [echo, a]\n    leaf: {queue: shut, command: [echo]}\n")
     (tmp_path / "inputs.ndjson").write_text("1\n2\n")
     task = submit(up, "--queue", "shut", "--", "true")
     followers = [

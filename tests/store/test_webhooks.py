@@ -120,6 +120,29 @@ async def test_a_message_nobody_takes_dies_and_can_be_sent_again(
         assert {got.headers["webhook-id"] for got in hook.got} == {row["message"]}
 
 
+async def test_what_happens_while_a_webhook_is_disabled_is_not_told_later_and_nothing_is_sent_in_vain(dsn: str, hook: Receiver) -> None:
+    async with engine(dsn, **LOOPBACK) as core:
+        agent = await ScriptedAgent(core).join()
+        await core.webhooks.add(ME, name="ops", url=hook.url, events=["finished"])
+        before = await finish(core, agent)
+        [told] = await come(hook, 1)
+        await core.webhooks.change(ME, "ops", url=None, events=None, enabled=False)
+
+        async def unheard() -> bool:
+            return not core.dispatcher.busy
+
+        await eventually(unheard)
+        with pytest.raises(Conflict, match="disabled") as refused:
+            await core.webhooks.test(ME, "ops", "{}", "test-1")
+        assert refused.value.hint == "headway webhook set ops --enable"
+        with pytest.raises(Conflict, match="disabled"):
+            await core.webhooks.replay(ME, "ops", messages=[told.headers["webhook-id"]], dead=False, since=None)
+        await finish(core, agent)
+        await core.webhooks.change(ME, "ops", url=None, events=None, enabled=True)
+        after = await finish(core, agent)
+        assert [got.event["subject"] for got in await come(hook, 2)] == [str(before), str(after)]
+
+
 async def test_a_receiver_that_is_gone_for_good_is_not_asked_again(dsn: str, hook: Receiver) -> None:
     hook.answers = [(410, {})]
     async with engine(dsn, **LOOPBACK) as core:

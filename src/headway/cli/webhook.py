@@ -75,7 +75,7 @@ def set_(
     name: Name,
     to: Annotated[str | None, typer.Option("--to", help="Another address.", metavar="URL")] = None,
     event: Events = None,
-    enabled: Annotated[bool | None, typer.Option("--enable/--disable", help="Whether messages are sent; they wait while not.")] = None,
+    enabled: Annotated[bool | None, typer.Option("--enable/--disable", help="Tell it, or not: what happens meanwhile is lost.")] = None,
 ) -> None:
     """Change a webhook."""
     given = {"url": to, "events": event, "enabled": enabled}

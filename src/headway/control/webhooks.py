@@ -111,7 +111,7 @@ class Webhooks:
 
     async def replay(self, owner: Owner, name: str, *, messages: list[str], dead: bool, since: Any) -> list[int]:
         """Send messages again that were delivered or given up."""
-        row = await self.one(owner, name)
+        row = await self._enabled(owner, name)
         if not messages and not dead and since is None:
             raise InvalidInput("nothing to replay is named", field="dead", hint="give messages, dead or since")
         async with self.database.cold() as connection:
@@ -125,10 +125,17 @@ class Webhooks:
 
     async def test(self, owner: Owner, name: str, body: str, message: str) -> None:
         """Queue a message for an endpoint alone."""
-        row = await self.one(owner, name)
+        row = await self._enabled(owner, name)
         async with self.database.cold() as connection:
             await connection.execute(_SEND, [row["id"]], [None], [message], ["webhook.test"], [body])
         self._changed()
+
+    async def _enabled(self, owner: Owner, name: str) -> Any:
+        """The endpoint, if anything would be sent to it."""
+        row = await self.one(owner, name)
+        if not row["enabled"]:
+            raise Conflict(f"the webhook {name} is disabled: nothing is sent to it", hint=f"headway webhook set {name} --enable")
+        return row
 
     async def _write(self, statement: str, *values: Any) -> None:
         """A change of who listens."""

@@ -1,11 +1,11 @@
 -- Endpoints of tenants, and the messages that go to them. $mine: a tenant's own; an administrator has those without a tenant too.
 
 -- name: wake_up
--- Who listens changes. Before the first endpoint there was nobody to tell: events count from now.
+-- Who listens changes. Before the first endpoint that is enabled there was nobody to tell: events count from now.
 update dispatched d
 set version = d.version + 1, xid = case when any_.one then d.xid else pg_snapshot_xmin(pg_current_snapshot()) end,
     seq = case when any_.one then d.seq else 0 end
-from (select exists (select 1 from webhook) as one) any_;
+from (select exists (select 1 from webhook where enabled) as one) any_;
 
 -- name: add
 insert into webhook (tenant, name, url, kinds, secret, implicit) values ($1, $2, $3, $4, $5, $6)
