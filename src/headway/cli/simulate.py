@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -42,16 +43,17 @@ def simulate(
     smallest_fleet: Annotated[
         float | None, typer.Option("--smallest-fleet", help="Find the smallest fleet with so many misses.", metavar="PART")
     ] = None,
-    plot: Annotated[str | None, typer.Option("--plot", help="Write plots over time.", metavar="FILE.svg")] = None,
+    plot: Annotated[str | None, typer.Option("--plot", help="Write plots over time, as SVG or PNG.", metavar="FILE.svg|FILE.png")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Another number, another day.")] = 1,
 ) -> None:
     """Simulate a day: waiting, misses, fairness, fleet."""
     from headway.cli.options import contents
     from headway.domain.units import seconds
     from headway.errors import InvalidInput
+    from headway.simulate.drawing import SUFFIXES
     from headway.simulate.load import Load, generate, recorded
     from headway.simulate.outcome import Fleet
-    from headway.simulate.report import rows, svg
+    from headway.simulate.report import drawing, rows
     from headway.simulate.search import smallest
     from headway.simulate.world import POLICIES, World
 
@@ -59,6 +61,8 @@ def simulate(
     for one in wanted:
         if one not in POLICIES:
             raise InvalidInput(f"policy: {one[:40]!r} is unknown", field="policy", hint=f"one of {', '.join(POLICIES)}")
+    if plot is not None and not plot.endswith(SUFFIXES):
+        raise InvalidInput(f"plot: {plot[:200]!r} does not say how to draw", field="plot", hint=f"a name with {' or '.join(SUFFIXES)}")
     longest = seconds(tolerance, "tolerance")
     if tick <= 0 or cpus <= 0 or memory <= 0 or mean <= 0:
         raise InvalidInput("tick, cpus, memory and mean are above 0")
@@ -76,8 +80,8 @@ def simulate(
         for one in wanted
     ]
     if plot is not None:
-        with open(plot, "w", encoding="utf-8") as file:
-            file.write(svg(outcomes))
+        drawn = drawing(outcomes)
+        Path(plot).write_bytes(drawn.png() if plot.endswith(".png") else drawn.svg())
     found = rows(outcomes)
     terminal.answer([_numbers(one) for one in outcomes], table=lambda: table(found[0], found[1:], right=found[0][1:]))
 

@@ -1,14 +1,15 @@
-"""What a simulation found, as a table and as plots (SVG, written by hand: two lines over time need no library)."""
+"""What a simulation found, as a table and as plots."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from headway.domain.units import duration_text
+from headway.simulate.drawing import Box, Drawing, Line, Words
 from headway.simulate.load import KINDS
 from headway.simulate.outcome import Outcome
 
-WIDTH, HEIGHT, LEFT, TOP = 900, 220, 60, 30
+WIDTH, HEIGHT, LEFT, TOP = 900, 220, 90, 30
 COLOURS = ("#1f6feb", "#d1242f", "#9a6700")
 
 
@@ -27,34 +28,28 @@ def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
     return found
 
 
-def svg(outcomes: Sequence[Outcome]) -> str:
+def drawing(outcomes: Sequence[Outcome]) -> Drawing:
     """Utilisation and waiting tasks over the day, one line for each policy."""
     end = max((one.ended_at for one in outcomes), default=1.0)
     most = max((count for one in outcomes for _, count in one.waiting), default=1) or 1
-    parts = [_frame("part of the fleet that is taken", 0, "100 %"), _frame("waiting tasks", 1, f"{most:,}")]
+    marks = [*_frame("part of the fleet that is taken", 0, "100 %"), *_frame("waiting tasks", 1, f"{most:,}")]
     for number, one in enumerate(outcomes):
         colour = COLOURS[number % len(COLOURS)]
-        parts.append(_line([(at / end, part) for at, part in one.utilisation], 0, colour))
-        parts.append(_line([(at / end, count / most) for at, count in one.waiting], 1, colour))
-        parts.append(f'<text x="{LEFT + 150 * number}" y="{2 * (HEIGHT + TOP) + 20}" fill="{colour}">{one.policy}</text>')
-    height = 2 * (HEIGHT + TOP) + 40
-    style = 'font-family="sans-serif" font-size="12"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + 20}" height="{height}" {style}>{"".join(parts)}</svg>\n'
+        marks.append(_line([(at / end, part) for at, part in one.utilisation], 0, colour))
+        marks.append(_line([(at / end, count / most) for at, count in one.waiting], 1, colour))
+        marks.append(Words(LEFT + 150 * number, 2 * (HEIGHT + TOP) + 20, one.policy, colour))
+    return Drawing(LEFT + WIDTH + 20, 2 * (HEIGHT + TOP) + 40, marks)
 
 
-def _frame(title: str, row: int, top: str) -> str:
+def _frame(title: str, row: int, top: str) -> list[Box | Words | Line]:
     y = TOP + row * (HEIGHT + TOP)
-    return (
-        f'<rect x="{LEFT}" y="{y}" width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="#999"/>'
-        f'<text x="{LEFT}" y="{y - 6}">{title}</text><text x="{LEFT - 8}" y="{y + 12}" text-anchor="end">{top}</text>'
-        f'<text x="{LEFT - 8}" y="{y + HEIGHT}" text-anchor="end">0</text>'
-    )
+    names = [Words(LEFT, y - 6, title), Words(LEFT - 8, y + 12, top, ends=True), Words(LEFT - 8, y + HEIGHT, "0", ends=True)]
+    return [Box(LEFT, y, WIDTH, HEIGHT, "#999999"), *names]
 
 
-def _line(points: Sequence[tuple[float, float]], row: int, colour: str) -> str:
+def _line(points: Sequence[tuple[float, float]], row: int, colour: str) -> Line:
     y = TOP + row * (HEIGHT + TOP) + HEIGHT
-    path = " ".join(f"{LEFT + x * WIDTH:.1f},{y - min(value, 1.0) * HEIGHT:.1f}" for x, value in points)
-    return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
+    return Line([(LEFT + x * WIDTH, y - min(value, 1.0) * HEIGHT) for x, value in points], colour)
 
 
 def _short(seconds: float) -> str:

@@ -13,7 +13,7 @@ from headway.cli.main import main
 from headway.errors import InvalidInput
 from headway.simulate.load import Arrival, Load, generate, recorded
 from headway.simulate.outcome import Fleet, fair_parts
-from headway.simulate.report import rows, svg
+from headway.simulate.report import drawing, rows
 from headway.simulate.search import smallest
 from headway.simulate.world import POLICIES, World
 
@@ -118,4 +118,4 @@ def test_the_command_prints_a_table_and_draws(tmp_path, capsys):
 def test_the_report_has_a_row_for_each_policy():
     outcomes = [World(policy, Fleet(nodes=3)).run(generate(Load(tasks=300, tenants=3, hours=1.0))) for policy in POLICIES]
     assert [row[0] for row in rows(outcomes)] == ["POLICY", *POLICIES]
-    assert svg(outcomes).count("<polyline") == 2 * len(POLICIES)
+    assert drawing(outcomes).svg().count(b"<polyline") == 2 * len(POLICIES)
