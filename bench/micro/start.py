@@ -22,8 +22,9 @@ from collections.abc import Callable
 from headway.agent import tree
 from headway.agent.link import Terms
 from headway.agent.places import Places
-from headway.agent.sandbox import ALONE, NAMESPACES, STATUS_FD
+from headway.agent.sandbox import ALONE, NAMESPACES, STATUS_FD, VARIABLES_FD
 from headway.agent.spawn import Launch, launch
+from headway.agent.variables import for_bubblewrap
 from headway.domain.resources import Resources
 from headway.domain.task import Definition
 
@@ -76,9 +77,12 @@ def _in_place(places: Places, null: int, *, isolation: str) -> None:
     if isolation:
         box, scratch = places.box()
         argv, opens = box.command(argv, place.dir, private_tmp=scratch.tmp_of(place.dir)), box.opens
-        passes = ((null, STATUS_FD),)
+        passes = ((null, STATUS_FD), (for_bubblewrap({}), VARIABLES_FD))
     program = Launch(argv, {}, place.dir, null, null, place.slot, opens, passes)
     launch(program)
+    for fd, to in passes:
+        if to == VARIABLES_FD:
+            os.close(fd)
     _wait_for_all()
     if place.slot is not None:
         place.slot.used()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import os
 import signal
 import subprocess
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,33 +14,16 @@ from headway.domain.content import Content
 from headway.domain.lifecycle import Outcome
 from headway.domain.resources import Resources
 from tests.support.agents import AgentProcess, marked_processes, running_agent, until
-from tests.support.packages import need
+from tests.support.images import ENGINE, busybox_image
 from tests.support.processes import command_line
 from tests.support.scripted_server import ScriptedServer
 
-ENGINE = "podman --runtime runc"
 SMALL = Resources(cpus_milli=500, memory=32 * 2**20)
-TOOLS = ("sh", "echo", "id", "env", "cp", "sleep", "cat", "ls", "true", "false", "head", "tail", "kill", "wc", "nslookup", "ip")
 
 
 @pytest.fixture(scope="module")
 def image() -> str:
-    """An image made here, of one static program: no registry is asked."""
-    need("podman")
-    need("runc")
-    busybox = need("busybox-static")
-    if os.geteuid() != 0:
-        pytest.skip("containers of these tests need root")
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as file:
-        file.add(busybox, "bin/busybox")
-        for tool in TOOLS:
-            link = tarfile.TarInfo(f"bin/{tool}")
-            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
-            file.addfile(link)
-    name = "localhost/headway-test-busybox:1"
-    subprocess.run([*ENGINE.split(), "import", "-", name], input=packed.getvalue(), capture_output=True, check=True)
-    return name
+    return busybox_image()
 
 
 @pytest.fixture(scope="module")

@@ -219,7 +219,12 @@ def filtered(folder: Path, calls: dict[str, tuple[int, ...]]) -> dict[str, int]:
     lines = ";".join(f"{name},{','.join(map(str, words))}" for name, words in calls.items())
     with open(folder / "marked.bpf", "rb") as bpf:
         command = sandbox.command(
-            ["/usr/bin/python3", "-I", "-S", "-c", _CALL, lines], str(work), private_tmp=str(work), filter_fd=bpf.fileno(), status_fd=None
+            ["/usr/bin/python3", "-I", "-S", "-c", _CALL, lines],
+            str(work),
+            private_tmp=str(work),
+            filter_fd=bpf.fileno(),
+            status_fd=None,
+            variables_fd=None,
         )
         done = subprocess.run(command, pass_fds=(bpf.fileno(),), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

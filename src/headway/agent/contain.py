@@ -1,20 +1,25 @@
 """Runs one container to its end and leaves nothing of it: started as the process of a task (H2).
 
-Arguments: the task's folder, the container's name, its memory limit, the number of words of the engine's command line, and the
-command line itself. The exit code is the container's. One that the kernel ended for its memory leaves a note in the folder: the exit
-code alone (137) does not tell it from any other kill, and engines do not say it reliably. So its cgroup is watched.
+Arguments: the descriptor to say something on, the one of the task's variables, the container's name, its memory limit, the number of
+words of the engine's command line, and the command line itself. The exit code is the container's. Of one that the kernel ended for its
+memory it says so: the exit code alone (137) does not tell it from any other kill, and engines do not say it reliably. So its cgroup is
+watched, and Podman's monitor, where there is one, leaves a note in the folder it was started in: one of ours, made here, which the
+container does not see. Neither descriptor is handed on: what runs in the container can say nothing on the first, and the client reads the
+second by its path.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 
 from headway.agent import tree
 
-NOTE = "out-of-memory"
+SAID = b'{"out-of-memory": 1}\n'
+MONITORS_NOTE = "oom"
 REMOVE_S = 20.0
 WATCH_S = 0.05
 NEARLY = 0.95  # of the limit: a container killed so close to it ran out of memory
@@ -63,17 +68,19 @@ class Memory:
 
 
 def main() -> None:
-    folder, name, limit, count, *words = sys.argv[1:]
+    status, variables, name, limit, count, *words = sys.argv[1:]
     engine, memory = words[: int(count)], Memory(int(limit))
+    words.insert(len(engine) + 1, f"--env-file=/proc/{os.getpid()}/fd/{variables}")  # behind its `run`
     tree.prctl(tree.PR_SET_PDEATHSIG, signal.SIGKILL)
-    client = subprocess.Popen(words, stdin=subprocess.DEVNULL)
+    os.mkdir(name, 0o700)
+    client = subprocess.Popen(words, stdin=subprocess.DEVNULL, cwd=name)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda number, _: client.send_signal(number))  # the client hands it to the container
     code = _watch(client, memory)
-    if code in (137, -signal.SIGKILL) and memory.exceeded:
-        with open(os.path.join(folder, NOTE), "w"):
-            pass
+    if code in (137, -signal.SIGKILL) and (memory.exceeded or os.path.lexists(f"{name}/{MONITORS_NOTE}")):
+        os.write(int(status), SAID)
     subprocess.run([*engine, "rm", "--force", name], stdin=subprocess.DEVNULL, capture_output=True, timeout=REMOVE_S)
+    shutil.rmtree(name, ignore_errors=True)  # what a slow monitor still adds goes with the agent's next start
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)

@@ -15,6 +15,9 @@ import sys
 from collections.abc import Sequence
 
 from headway.agent import tree
+from headway.agent.sandbox import STATUS_FD, VARIABLES_FD
+from headway.agent.scratch import remove
+from headway.agent.variables import divided
 from headway.domain.isolation import EVERYTHING
 from headway.domain.task import Definition
 from headway.logs import log
@@ -50,20 +53,19 @@ def engine_words(setting: str) -> list[str]:
 
 
 class Containers:
-    def __init__(self, engine: list[str], instance: str, env: dict[str, str]) -> None:
+    def __init__(self, engine: list[str], instance: str, env: dict[str, str], work_dir: str) -> None:
         self._engine, self._instance, self._env = engine, instance, env
+        # Where clients are started: monitors leave notes there, which must not follow a link that a task has put into its own folder.
+        self.folder = os.path.join(work_dir, ".engine")
+        remove(self.folder)
+        os.makedirs(self.folder, mode=0o700)
         self.pids: set[int] = set()  # of commands that remove containers
 
     def command(self, order: Order, definition: Definition, env: dict[str, str], scratch: str, volumes: Sequence[str]) -> list[str]:
-        """The whole command line. Values of variables are not on it, where every process of the node could read them."""
+        """The whole command line. Values of variables are not on it, where every process of the node could read them: the launcher adds
+        the file that most of them are in, and the client passes the others on from its own environment."""
         content, need = definition.content, definition.resources
-        own = {
-            name: value.replace(scratch, INSIDE) if name in _FOLDER else value
-            for name, value in env.items()
-            if name not in _HOSTS_OWN
-        }
-        inside = {**own, **{name: definition.env[name] for name in _HOSTS_OWN if name in definition.env}}
-        env.update(inside)  # the client passes them on from its own environment
+        others = divided(self.inside(definition, env, scratch))[1]
         options = [
             f"--name={self.name_of(order)}",
             f"--label=headway={self._instance}",
@@ -74,9 +76,9 @@ class Containers:
             f"--ulimit=nofile={FILES}:{FILES}",
             f"--ulimit=nproc={PROCESSES}:{PROCESSES}",
             f"--volume={scratch}:{INSIDE}",
-            *(f"--volume={path}:{path}" for path in volumes),
+            *(f"--volume={path}:{path}:ro" for path in volumes),
             f"--workdir={definition.workdir or INSIDE}",
-            *(f"--env={name}" for name in sorted(inside)),
+            *(f"--env={name}" for name in sorted(others)),
         ]
         if need.memory:
             options += [f"--memory={need.memory}b", f"--memory-swap={need.memory}b"]
@@ -84,9 +86,18 @@ class Containers:
             options.append(f"--cpus={need.cpus_milli / 1000:g}")
         runs = ["sh", "-ec", "\n".join(content.commands)] if content.commands else list(definition.args)
         return [
-            sys.executable, "-P", "-c", _START, scratch, self.name_of(order), str(need.memory), str(len(self._engine)), *self._engine,
-            "run", *options, content.image, *runs,
+            sys.executable, "-P", "-c", _START, str(STATUS_FD), str(VARIABLES_FD), self.name_of(order), str(need.memory),
+            str(len(self._engine)), *self._engine, "run", *options, content.image, *runs,
         ]  # fmt: skip
+
+    def inside(self, definition: Definition, env: dict[str, str], scratch: str) -> dict[str, str]:
+        """The variables in the container: the task's, not the node's."""
+        own = {
+            name: value.replace(scratch, INSIDE) if name in _FOLDER else value
+            for name, value in env.items()
+            if name not in _HOSTS_OWN
+        }
+        return {**own, **{name: definition.env[name] for name in _HOSTS_OWN if name in definition.env}}
 
     def name_of(self, order: Order) -> str:
         return f"headway-{self._instance}-{order.id}-{order.attempt}"
@@ -94,6 +105,7 @@ class Containers:
     def left(self, order: Order) -> None:
         """A container's attempt was ended by force: nothing of it may stay on record."""
         self._remove(f"names={self.name_of(order)}")
+        shutil.rmtree(os.path.join(self.folder, self.name_of(order)), ignore_errors=True)
 
     def remove_leftovers(self) -> None:
         """Containers of an earlier life of this agent."""

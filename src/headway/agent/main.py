@@ -37,10 +37,11 @@ from headway.agent.link import LINK_FD, Adopt, EndAll, Quit, Setup
 from headway.agent.link_async import Link
 from headway.agent.places import box_folder, why_no_sandbox
 from headway.agent.preparations import PASSED_ON as BUILD_ENVIRONMENT
-from headway.agent.process import INHERITED, INSTANCE
+from headway.agent.process import INHERITED
 from headway.agent.runners import PASSED_ON
 from headway.agent.servers import Servers
 from headway.agent.supervisor import PROCESS
+from headway.agent.variables import INSTANCE
 from headway.config import Settings
 from headway.domain.resources import Capacity
 from headway.errors import ConfigError, HeadwayError

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import msgspec
 
 from headway.agent import tree
-from headway.agent.contain import NOTE as OUT_OF_MEMORY
 from headway.agent.excess import OUTCOMES, said
 from headway.agent.granted import Granted
 from headway.agent.health import for_want_of_room
@@ -19,15 +18,15 @@ from headway.agent.interpreters import NotStartable
 from headway.agent.output import Capture
 from headway.agent.places import Place, Places
 from headway.agent.reports import error_text
-from headway.agent.sandbox import STATUS_FD, WORK, Told, told
+from headway.agent.sandbox import STATUS_FD, VARIABLES_FD, WORK, Told, told
 from headway.agent.scratch import CHECKPOINT, put, read_plain
-from headway.agent.spawn import Launch, complete, launch
+from headway.agent.spawn import Launch, close_all, complete, launch, pipes
 from headway.agent.tokens import Tokens, waits_for
+from headway.agent.variables import INSTANCE, divided, for_bubblewrap, for_engine, marks_of
 from headway.domain.lifecycle import Outcome
 from headway.domain.task import Definition
 from headway.wire.exchange import Dependencies, ErrorInfo, Excess, Finished, Order
 
-INSTANCE = "HEADWAY_AGENT_INSTANCE"  # marks every process that tasks of this agent started
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "USER", "LOGNAME", "TZ", "TMPDIR")
 RESULT_LIMIT = 4 * 2**20
 READ = 64 * 1024
@@ -107,32 +106,38 @@ class Spawner:
         self._argv: dict[int, tuple[Definition, list[str]]] = {}  # definition -> what it runs, looked up once
 
     def prepare(self, process: Process, definition: Definition) -> Launch:
-        """Its environment, folders and pipes; NotStartable when it is clear already that it cannot run."""
+        """Its environment, folders and pipes; NotStartable when it is clear already that it cannot run.
+
+        When it cannot, for whatever reason, every descriptor that was made for it is closed again.
+        """
         place = process.place
         assert place is not None
         env = self._environment(process, definition)
-        workdir = process.dir if definition.content.image else definition.workdir or process.dir
+        contained = bool(definition.content.image)
+        workdir = self.granted.containers.folder if contained else definition.workdir or process.dir
         argv = self._command(process.order, definition, env, workdir, process.dir, fresh=False)
-        opens: tuple[tuple[int, str], ...] = ()
-        passes: tuple[tuple[int, int], ...] = ()
+        if not place.isolated and not contained:
+            (process.stdout, child_stdout), (process.stderr, child_stderr) = pipes(2)
+            return Launch(argv, env, workdir, child_stdout, child_stderr, place.slot)
         if place.isolated:
-            argv, opens = self._inside(process, definition, argv, env)
-            workdir = process.dir
-            process.status, child_status = os.pipe()
-            os.set_blocking(process.status, False)
-            passes = ((child_status, STATUS_FD),)
-        process.stdout, child_stdout = os.pipe()
-        process.stderr, child_stderr = os.pipe()
-        os.set_blocking(process.stdout, False)
-        os.set_blocking(process.stderr, False)
-        # An isolated task can write nowhere but into its folders: a file as large as their limit is too large already.
-        largest = place.disk_limit if place.isolated else 0
-        return Launch(argv, env, workdir, child_stdout, child_stderr, place.slot, opens, passes, largest)
+            argv, outside = self._inside(process, definition, argv)
+            # It can write nowhere but into its folders: a file as large as their limit is too large already.
+            workdir, opens, largest = process.dir, self._places.box()[0].opens, place.disk_limit
+            variables = for_bubblewrap(env)
+        else:
+            inside, outside = divided(self.granted.containers.inside(definition, env, process.dir))
+            outside, opens, largest = {**self._base_env, **outside}, (), 0
+            variables = for_engine(inside)
+        try:
+            (process.stdout, child_stdout), (process.stderr, child_stderr), (process.status, child_status) = pipes(3)
+        except OSError:
+            os.close(variables)
+            raise
+        passes = ((child_status, STATUS_FD), (variables, VARIABLES_FD))
+        return Launch(argv, {**outside, **marks_of(env)}, workdir, child_stdout, child_stderr, place.slot, opens, passes, largest)
 
-    def _inside(
-        self, process: Process, definition: Definition, argv: list[str], env: dict[str, str]
-    ) -> tuple[list[str], tuple[tuple[int, str], ...]]:
-        """The command line that runs `argv` in the sandbox."""
+    def _inside(self, process: Process, definition: Definition, argv: list[str]) -> tuple[list[str], dict[str, str]]:
+        """The command line that runs `argv` in the sandbox, and what must be in the environment of whoever builds it."""
         box, scratch = self._places.box()
         process.shown = self.granted.shown(process.order.definition, definition)
         shown = [f"{path}/" for path in process.shown]
@@ -154,15 +159,13 @@ class Spawner:
             held=bool(process.place and process.place.disk_limit),
         )
         process.gated = bool(gate_env)
-        env |= gate_env
-        return argv, box.opens
+        return argv, gate_env
 
     def begun(self, process: Process, definition: Definition, program: Launch) -> str | None:
         """Its thread has done its part; returns why it could not be started."""
         complete(program)
         why = self._again(process, definition, program) if program.error else None
-        for fd in (program.stdout, program.stderr, *(ours for ours, _ in program.passes)):
-            os.close(fd)
+        close_all((program.stdout, program.stderr, *(ours for ours, _ in program.passes)))
         process.pid = program.pid
         return why
 
@@ -171,13 +174,17 @@ class Spawner:
         try:
             if not os.path.isdir(program.workdir):
                 raise NotStartable(f"the working directory {program.workdir!r} cannot be entered: no such directory")
-            program.argv = self._command(process.order, definition, program.env, program.workdir, process.dir, fresh=True)
+            env = self._environment(process, definition)
+            program.argv = self._command(process.order, definition, env, program.workdir, process.dir, fresh=True)
             if process.isolated:
-                program.argv, _ = self._inside(process, definition, program.argv, program.env)
+                program.argv, _ = self._inside(process, definition, program.argv)
+            for ours, theirs in program.passes:
+                if theirs == VARIABLES_FD:
+                    os.lseek(ours, 0, os.SEEK_SET)
             launch(program)
             if program.error:
                 raise NotStartable(f"{program.argv[0]!r} could not be started: {os.strerror(program.error)}")
-        except NotStartable as error:
+        except (NotStartable, OSError) as error:
             return str(error)
         return None
 
@@ -200,6 +207,7 @@ class Spawner:
             env |= {"PATH": INSIDE_PATH, "HOME": WORK, "TMPDIR": "/tmp", "USER": "task", "LOGNAME": "task"}
         if definition.env:
             env |= definition.env
+            env[INSTANCE] = self._base_env[INSTANCE]  # a task may not hide from who looks for its processes
         if place.ports:
             env["HEADWAY_PORTS"] = ",".join(map(str, place.ports))
             env.setdefault("PORT", str(place.ports[0]))
@@ -251,7 +259,7 @@ def finish(process: Process, status: int, ended_ms: int, usage: Usage, box: Told
     finished.cpu_ms, finished.max_memory, finished.read_bytes, finished.written_bytes = usage
     code = exit_code(status, isolated=process.isolated)
     finished.exit_code = code if code >= 0 else 128 - code  # as shells say it
-    if code == 137 and os.path.exists(f"{process.dir}/{OUT_OF_MEMORY}"):
+    if code == 137 and box.out_of_memory:
         finished.outcome = Outcome.OUT_OF_MEMORY
         finished.error = error_text(ErrorInfo("OutOfMemory", "the container used more memory than it may"))
         return finished

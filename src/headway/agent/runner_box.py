@@ -15,8 +15,9 @@ from headway.agent.interpreters import NotStartable
 from headway.agent.link import SHARED_FD, SOCKET_FD
 from headway.agent.places import Place, Places
 from headway.agent.process import INSIDE_PATH
-from headway.agent.sandbox import WORK
+from headway.agent.sandbox import VARIABLES_FD, WORK
 from headway.agent.spawn import Launch, launch
+from headway.agent.variables import INSTANCE, for_bubblewrap
 from headway.agent.watcher import PAGE, resident
 from headway.domain.task import Definition
 from headway.wire.exchange import Excess
@@ -82,9 +83,30 @@ class RunnerBoxes:
         self, number: int, definition: Definition, words: Sequence[str], env: dict[str, str], fds: tuple[int, int, int, int]
     ) -> tuple[int, Place]:
         """Start a runner in a sandbox; `fds` become its stdout, stderr, socket and shared memory. NotStartable when it cannot be."""
-        box, scratch = self._places.box()
         place = self._places.take(definition)
         place.own = OWN_MEMORY
+        try:
+            program = self._launch(place, number, definition, words, env, fds)
+        except OSError:
+            self._places.give_back(place)
+            raise
+        if program.error:
+            self._places.give_back(place)
+            raise NotStartable(f"the sandbox could not be started: {os.strerror(program.error)}")
+        self._places.watch(place, program.pid)
+        self._places.disk_watch.say()
+        return program.pid, place
+
+    def _launch(
+        self,
+        place: Place,
+        number: int,
+        definition: Definition,
+        words: Sequence[str],
+        env: dict[str, str],
+        fds: tuple[int, int, int, int],
+    ) -> Launch:
+        box, scratch = self._places.box()
         if place.slot is not None:
             self._places.slots.limit(place.slot, self.limits_of(definition))
         argv, gate_env = box.connected(
@@ -97,19 +119,19 @@ class RunnerBoxes:
             status_fd=None,
             held=place.disk_limit > 0,
         )
-        env = {**env, "PATH": INSIDE_PATH, "HOME": WORK, "TMPDIR": "/tmp", "USER": "task", "LOGNAME": "task", **gate_env}
-        stdout, stderr, sock, shared = fds
-        passes = ((sock, SOCKET_FD), (shared, SHARED_FD))
-        program = Launch(argv, env, place.dir, stdout, stderr, place.slot, box.opens, passes, place.disk_limit)
+        env = {**env, "PATH": INSIDE_PATH, "HOME": WORK, "TMPDIR": "/tmp", "USER": "task", "LOGNAME": "task"}
         self._places.watch(place)
         self._places.disk_watch.say()
-        launch(program)
-        if program.error:
-            self._places.give_back(place)
-            raise NotStartable(f"the sandbox could not be started: {os.strerror(program.error)}")
-        self._places.watch(place, program.pid)
-        self._places.disk_watch.say()
-        return program.pid, place
+        stdout, stderr, sock, shared = fds
+        variables = for_bubblewrap(env)
+        try:
+            passes = ((sock, SOCKET_FD), (shared, SHARED_FD), (variables, VARIABLES_FD))
+            outside = {**gate_env, INSTANCE: env[INSTANCE]}
+            program = Launch(argv, outside, place.dir, stdout, stderr, place.slot, box.opens, passes, place.disk_limit)
+            launch(program)
+        finally:
+            os.close(variables)
+        return program
 
     def relimit(self, place: Place, definition: Definition) -> None:
         """Its next batch is of this definition."""

@@ -26,7 +26,9 @@ from headway.agent.process import read_available
 from headway.agent.reports import Outbox
 from headway.agent.runner_box import RunnerBoxes
 from headway.agent.signals import RunnerDid, RunnerEnded, RunnerGaveBack, RunnerReady, Stimulus
+from headway.agent.spawn import close_all, pipes
 from headway.agent.tokens import Tokens, Way
+from headway.agent.variables import INSTANCE
 from headway.agent.warm import runner_command
 from headway.domain.isolation import ISOLATED
 from headway.domain.task import Definition
@@ -92,38 +94,44 @@ class Runners:
         except NotStartable as error:
             self._handle(RunnerEnded(number, 0, wall_ms(), str(error), boottime()))
             return
-        ours, theirs = socket.socketpair()
-        shared_fd = os.memfd_create("headway-runner")
-        os.ftruncate(shared_fd, mmap.PAGESIZE)
-        stdout, child_stdout = os.pipe()
-        stderr, child_stderr = os.pipe()
-        folder = recipes[definition].definition.workdir if definition is not None else ""
-        # Targets 3 and 4 may be sources too: both are first moved out of the way.
-        high = [os.dup(theirs.fileno()), os.dup(shared_fd)]
-        words, fds = self._words(kind.partition(ISOLATED)[0], folder), (child_stdout, child_stderr, high[0], high[1])
+        given: list[int] = []  # what the runner gets: closed here when it has it, or when there will be no runner
+        kept: list[int] = []  # what is ours as long as it lives
         try:
-            if ISOLATED in kind and definition is not None:
-                pid, place = self._boxes.start(definition, recipes[definition].definition, words, env, fds)
-            else:
-                pid, place = self._boxes.start_trusted(words, env, fds, alone=words[0] == _START)
+            pid, place, shared = self._launch(kind, definition, recipes, env, given, kept)
         except (NotStartable, OSError) as error:
-            for fd in (shared_fd, stdout, stderr, child_stdout, child_stderr, *high):
-                os.close(fd)
-            ours.close()
-            theirs.close()
+            close_all(kept)
             self._handle(RunnerEnded(number, 0, wall_ms(), str(error), boottime()))
             return
-        shared = mmap.mmap(shared_fd, mmap.PAGESIZE)
-        for fd in (shared_fd, child_stdout, child_stderr, *high):
-            os.close(fd)
-        theirs.close()
+        finally:
+            close_all(given)
+        stdout, stderr, ours = kept[0], kept[1], socket.socket(fileno=kept[2])
         runner = RunnerProcess(number, pid, place, ours, shared, (stdout, stderr))
         runner.way = self.tokens.way(recipes[definition].definition) if definition is not None else None
         self._by_number[number] = self._by_pid[pid] = runner
         self._loop.add(ours.fileno(), lambda: self._readable(runner))
         for stream, fd in ((STDOUT, stdout), (STDERR, stderr)):
-            os.set_blocking(fd, False)
             self._loop.add(fd, self._pipe_reader(runner, stream, fd))
+
+    def _launch(
+        self, kind: str, definition: int | None, recipes: dict[int, Recipe], env: dict[str, str], given: list[int], kept: list[int]
+    ) -> tuple[int, Place, mmap.mmap]:
+        """Adds what it opens to `given` and `kept` (stdout, stderr, socket): whatever happens, the caller closes it."""
+        (stdout, child_stdout), (stderr, child_stderr) = pipes(2)
+        given += child_stdout, child_stderr
+        kept += stdout, stderr
+        ours, theirs = socket.socketpair()
+        kept.append(ours.detach())
+        given.append(theirs.detach())
+        given.append(os.memfd_create("headway-runner"))
+        os.ftruncate(given[-1], mmap.PAGESIZE)
+        shared = mmap.mmap(given[-1], mmap.PAGESIZE)
+        folder = recipes[definition].definition.workdir if definition is not None else ""
+        words, fds = self._words(kind.partition(ISOLATED)[0], folder), (given[0], given[1], given[2], given[3])
+        if ISOLATED in kind and definition is not None:
+            pid, place = self._boxes.start(definition, recipes[definition].definition, words, env, fds)
+        else:
+            pid, place = self._boxes.start_trusted(words, env, fds, alone=words[0] == _START)
+        return pid, place, shared
 
     def _words(self, kind: str, folder: str) -> list[str]:
         terms, foreign = self._terms, runner_command(kind, self._terms.runners)
@@ -136,7 +144,7 @@ class Runners:
             return self._env
         of, env = recipes[definition].definition, self._env.copy()
         if runner_command(kind, self._terms.runners) is not None:
-            env |= of.env
+            env |= {**of.env, INSTANCE: env[INSTANCE]}
             return env | self._granted.environment(definition, of)
         env |= {name: value for name, value in self._granted.environment(definition, of).items() if name not in of.content.secrets}
         if own := self._env.get("PYTHONPATH"):

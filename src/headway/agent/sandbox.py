@@ -31,7 +31,7 @@ WORK = "/task"
 DOOR = "headway.sock"  # in its /etc: the way to the server (door.py)
 AUTHORITY = "headway-ca.pem"  # in its /etc: by what a task with the node's network knows the server
 USER = 1000  # inside; outside it is the slot's
-FILTER_FD, STATUS_FD, HELD_FD = 10, 11, 12
+FILTER_FD, STATUS_FD, HELD_FD, VARIABLES_FD = 10, 11, 12, 13
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # What programs expect of /etc, and nothing that is private: no passwd of the host, no keys, no settings of other services.
 ETC = (
@@ -132,15 +132,18 @@ class Sandbox:
         hosts: str | None = None,
         filter_fd: int = FILTER_FD,
         status_fd: int | None = STATUS_FD,
+        variables_fd: int | None = VARIABLES_FD,
         held: bool = False,
     ) -> list[str]:
         """The command line of `argv` inside. `directory` becomes /task, `shown` are further paths it may read.
 
         `network` is how it gets one: the default is an empty one of its own, nothing is the network of whoever starts it. One that is
-        `held` begins when HELD_FD comes to its end: it reads more words from there, and there are none.
+        `held` begins when HELD_FD comes to its end: it reads more words from there, and there are none. Its variables are read from
+        `variables_fd` (variables.py); without one they are those of whoever starts it.
         """
         return [
-            self._bwrap, *(("--args", str(HELD_FD)) if held else ()), *NAMESPACES, *network,
+            self._bwrap, *(("--args", str(HELD_FD)) if held else ()),
+            *(("--args", str(variables_fd)) if variables_fd is not None else ()), *NAMESPACES, *network,
             "--die-with-parent", "--uid", str(USER), "--gid", str(USER), "--hostname", "task",
             *self._fixed, *(("--ro-bind", hosts, "/etc/hosts") if hosts else ()),
             "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
@@ -182,10 +185,11 @@ class Sandbox:
 
 
 class Told(NamedTuple):
-    """What the sandbox says about itself at the end."""
+    """What the sandbox, or the launcher of a container, says about itself at the end."""
 
     first: int | None  # the process that is number 1 inside
     exit_code: int | None  # None: the program was never started, or everything was killed
+    out_of_memory: bool = False
 
 
 def grants_of(network: Sequence[str]) -> list[Grant]:
@@ -210,7 +214,7 @@ def told(text: bytes) -> Told:
     for line in text.splitlines():
         with contextlib.suppress(msgspec.DecodeError):
             found |= {key: value for key, value in msgspec.json.decode(line).items() if isinstance(value, int)}
-    return Told(found.get("child-pid"), found.get("exit-code"))
+    return Told(found.get("child-pid"), found.get("exit-code"), bool(found.get("out-of-memory")))
 
 
 def _calls_headway(word: str) -> bool:
@@ -289,7 +293,9 @@ def why_not(folder: str, uid: int | None) -> str | None:
         os.chown(work, uid, uid)
     try:
         with open(sandbox.filter, "rb") as bpf:
-            command = sandbox.command(["/bin/true"], work, private_tmp=work, filter_fd=bpf.fileno(), status_fd=None)
+            command = sandbox.command(
+                ["/bin/true"], work, private_tmp=work, filter_fd=bpf.fileno(), status_fd=None, variables_fd=None
+            )
             user = {"user": uid, "group": uid, "extra_groups": ()} if uid is not None else {}
             done = subprocess.run(  # type: ignore[call-overload]
                 command, pass_fds=(bpf.fileno(),), capture_output=True, text=True, timeout=PROBE_S, env={}, **user

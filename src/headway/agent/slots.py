@@ -87,6 +87,7 @@ class Slots:
         self._free: dict[tuple[bool, Limits], deque[Slot]] = {}
         self._count = self._made = 0
         self._slots: set[Slot] = set()  # all of them, also those that are taken
+        self._spoilt: list[Slot] = []  # in a state that nobody knows: a descriptor was missing half-way
         self._numbers: list[int] = []  # of removed slots, to be used again: users are few
         self.before_user: Call = lambda: None  # done by the thread of an isolated slot, while it is still root
         self._keeper = Slot(0, None, None)
@@ -99,16 +100,34 @@ class Slots:
         own_user = isolated and self._first_uid is not None
         if self.hierarchy is None and not own_user:
             return None
+        if self._spoilt:
+            self._remove_spoilt()
         slot = self._pick(limits, own_user) or self._make(own_user)
         if slot.group is not None:
-            self.limit(slot, limits)
-            known, slot.final = slot.final, None
-            if limits.memory and (known is None or known.peak is None or known.peak > limits.memory // CACHE_PART):
-                slot.group.empty_cache(limits.memory // CACHE_PART)
-            slot.group.begin()
-            slot.before = known if known is not None else slot.group.used()
-            slot.settled = False
+            try:
+                self._begin(slot, slot.group, limits)
+            except OSError:  # it must not be used again: what it thinks it limits may not be limited
+                self._spoilt.append(slot)
+                raise
         return slot
+
+    def _begin(self, slot: Slot, group: Group, limits: Limits) -> None:
+        self.limit(slot, limits)
+        known, slot.final = slot.final, None
+        if limits.memory and (known is None or known.peak is None or known.peak > limits.memory // CACHE_PART):
+            group.empty_cache(limits.memory // CACHE_PART)
+        group.begin()
+        slot.before = known if known is not None else group.used()
+        slot.settled = False
+
+    def _remove_spoilt(self) -> None:
+        """Those whose removal needs what is missing still wait for the next time."""
+        spoilt, self._spoilt = self._spoilt, []
+        for slot in spoilt:
+            try:
+                self._remove(slot)
+            except OSError:
+                self._spoilt.append(slot)
 
     def limit(self, slot: Slot, limits: Limits) -> None:
         if slot.group is not None:
@@ -151,9 +170,13 @@ class Slots:
         uid = self._first_uid + number % UID_SPAN if own_user and self._first_uid is not None else None
         slot = Slot(number, group, uid)
         _start(slot, self.before_user)
-        if group is not None:
-            group.admit(slot.thread)
         self._slots.add(slot)
+        if group is not None:
+            try:
+                group.admit(slot.thread)
+            except OSError:
+                self._spoilt.append(slot)
+                raise
         return slot
 
     def _remove(self, slot: Slot) -> None:

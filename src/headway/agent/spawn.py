@@ -16,10 +16,12 @@ import resource
 import signal
 import sys
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from headway.agent.handing import Call, Calls, side_by_side
-from headway.agent.sandbox import HELD_FD
+from headway.agent.sandbox import HELD_FD, VARIABLES_FD
 from headway.agent.slots import Slot
 
 _SETSIGDEF, _SETSIGMASK, _SETSID = 0x04, 0x08, 0x80  # flags of <spawn.h>
@@ -54,6 +56,24 @@ class Launch:
     hold: tuple[int, int] | None = field(default=None)
 
 
+def pipes(count: int) -> list[tuple[int, int]]:
+    """So many pipes, or none and OSError. The ends to read from, which are ours, never make us wait."""
+    made: list[tuple[int, int]] = []
+    try:
+        for _ in range(count):
+            made.append(os.pipe())
+            os.set_blocking(made[-1][0], False)
+    except OSError:
+        close_all(fd for pair in made for fd in pair)
+        raise
+    return made
+
+
+def close_all(fds: Iterable[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
 def launch(program: Launch) -> None:
     """Start it, and return when it has begun or failed."""
     side_by_side([call_for(program)])
@@ -64,9 +84,17 @@ def call_for(program: Launch) -> tuple[Calls, Call]:
     """Which thread starts it, and how: its slot's, or a common one. Not the caller's: its priority is not for tasks."""
     if program.slot is None:
         _start_threads()
-    elif program.slot.group is not None and program.slot.group.place is not None:
-        program.door = os.pipe()
-    return program.slot.calls if program.slot is not None else _common, _prepare(program, program.argv)
+    try:
+        if program.slot is not None and program.slot.group is not None and program.slot.group.place is not None:
+            program.door = os.pipe()
+        call = _prepare(program, program.argv)
+    except OSError as error:  # no descriptors are left: this one is not started, the others of its turn are
+        call = partial(_fail, program, error.errno or errno.EIO)
+    return program.slot.calls if program.slot is not None else _common, call
+
+
+def _fail(program: Launch, code: int) -> None:
+    program.error = code
 
 
 def complete(program: Launch) -> None:
@@ -83,6 +111,8 @@ def complete(program: Launch) -> None:
 
 def _prepare(program: Launch, argv: list[str]) -> Call:
     """The call, with all its arguments built: a thread that runs it hardly needs the interpreter."""
+    if program.largest_file:
+        program.hold = os.pipe()
     actions = ctypes.create_string_buffer(_ROOM)
     _libc.posix_spawn_file_actions_init(actions)
     _libc.posix_spawn_file_actions_adddup2(actions, _nothing, 0)
@@ -93,8 +123,7 @@ def _prepare(program: Launch, argv: list[str]) -> Call:
         _libc.posix_spawn_file_actions_addopen(actions, fd, os.fsencode(path), os.O_RDONLY, 0)
     for ours, theirs in program.passes:
         _libc.posix_spawn_file_actions_adddup2(actions, ours, theirs)
-    if program.largest_file:
-        program.hold = os.pipe()
+    if program.hold is not None:
         _libc.posix_spawn_file_actions_adddup2(actions, program.hold[0], HELD_FD)
     if program.door is not None:
         _libc.posix_spawn_file_actions_adddup2(actions, program.door[0], _DOOR_FD)
@@ -157,8 +186,18 @@ def _make_attributes() -> ctypes.Array[ctypes.c_char]:
     return made
 
 
+def _keep_numbers() -> list[int]:
+    """The numbers that programs find descriptors under are taken in this process: a descriptor of ours that had one, and that a program
+    is given under another, could be covered before it is copied."""
+    kept = [os.dup(_nothing)]
+    while kept[-1] < VARIABLES_FD:
+        kept.append(os.dup(_nothing))
+    return kept
+
+
 _attributes = _make_attributes()
 _nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # every program's standard input
+_kept = _keep_numbers()
 _common = Calls()
 _started = 0
 

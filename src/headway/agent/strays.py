@@ -6,8 +6,9 @@ import os
 from collections.abc import Collection, Mapping
 
 from headway.agent import tree
-from headway.agent.process import INSTANCE, READ, Process
+from headway.agent.process import READ, Process
 from headway.agent.starts import Starts
+from headway.agent.variables import INSTANCE
 
 
 class Strays:

@@ -56,7 +56,7 @@ from headway.agent.places import Places
 from headway.agent.preparations import PASSED_ON as BUILD_ENVIRONMENT
 from headway.agent.preparations import Preparations
 from headway.agent.prepare import CONTAINERS
-from headway.agent.process import INSTANCE, Spawner, clean_environment
+from headway.agent.process import Spawner, clean_environment
 from headway.agent.reports import Outbox
 from headway.agent.resuming import Resuming
 from headway.agent.runner_box import RunnerBoxes
@@ -92,6 +92,7 @@ from headway.agent.signals import (
 from headway.agent.spools import Spools
 from headway.agent.tokens import Tokens
 from headway.agent.uplink import Uplink
+from headway.agent.variables import INSTANCE
 from headway.wire.exchange import Finished, decode_orders, encode_msgpack
 from headway.wire.objects import CREDENTIALS
 
@@ -137,7 +138,7 @@ class Supervisor:
         engine = engine_words(terms.container_engine)
         self.preparations = Preparations(terms, setup.work_dir, build_env, engine, self.places, self.handle)
         self.preparations.in_use = self.machine.definitions_held
-        self.containers = Containers(engine, setup.instance, env)
+        self.containers = Containers(engine, setup.instance, env, setup.work_dir)
         if (self.preparations.root / CONTAINERS).exists():
             self.containers.remove_leftovers()
         unmarked = {name: value for name, value in env.items() if name != INSTANCE}

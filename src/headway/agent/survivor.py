@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 from headway.agent import cgroups, tree
 from headway.agent.clock import Timer
-from headway.agent.process import INHERITED, INSTANCE
+from headway.agent.process import INHERITED
+from headway.agent.variables import INSTANCE
 
 PASSED_ON = (*INHERITED, "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 LOCK_FD = 3

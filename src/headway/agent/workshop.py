@@ -14,13 +14,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from headway.agent import sandbox
+from headway.agent.variables import for_bubblewrap, marks_of
 from headway.domain.isolation import EVERYTHING
 from headway.domain.task import Definition
 
 
 class Workshop:
     def __init__(self, definition: Definition, root: Path, shown: Sequence[str]) -> None:
-        self.isolated = definition.isolation == "sandbox"
+        self.isolated = definition.isolation not in ("", "none")
         self._network: Sequence[str] = () if definition.network == (EVERYTHING,) else sandbox.ALONE
         self._root, self._shown = root, shown
         self._box: sandbox.Sandbox | None = None
@@ -37,10 +38,19 @@ class Workshop:
         tmp = stack.enter_context(tempfile.TemporaryDirectory(dir=self._root))
         filter_fd = os.open(self._box.filter, os.O_RDONLY | os.O_CLOEXEC)
         stack.callback(os.close, filter_fd)
+        variables_fd = for_bubblewrap({**env, "HOME": "/tmp", "TMPDIR": "/tmp"})
+        stack.callback(os.close, variables_fd)
         argv = self._box.command(
-            words, str(place), private_tmp=tmp, chdir=str(place), network=self._network, filter_fd=filter_fd, status_fd=None
+            words,
+            str(place),
+            private_tmp=tmp,
+            chdir=str(place),
+            network=self._network,
+            filter_fd=filter_fd,
+            status_fd=None,
+            variables_fd=variables_fd,
         )
         at = argv.index("--chdir")  # the place also at its own path: what is built there may remember it
         seen = [word for path in self._shown if os.path.exists(path) for word in ("--ro-bind", path, path)]
         argv[at:at] = [*seen, "--bind", str(place), str(place)]
-        return argv, {**env, "HOME": "/tmp", "TMPDIR": "/tmp"}, (filter_fd,)
+        return argv, marks_of(env), (filter_fd, variables_fd)

@@ -1,0 +1,34 @@
+"""An image for tests of containers, made here: no registry is asked."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import tarfile
+
+import pytest
+
+from tests.support.packages import need
+
+ENGINE = "podman --runtime runc"
+_TOOLS = ("sh", "echo", "id", "env", "cp", "sleep", "cat", "ls", "ln", "true", "false", "head", "tail", "kill", "wc", "nslookup", "ip")
+
+
+def busybox_image() -> str:
+    """The name of an image of one static program; the test is skipped where containers cannot be run."""
+    need("podman")
+    need("runc")
+    busybox = need("busybox-static")
+    if os.geteuid() != 0:
+        pytest.skip("containers of these tests need root")
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as file:
+        file.add(busybox, "bin/busybox")
+        for tool in _TOOLS:
+            link = tarfile.TarInfo(f"bin/{tool}")
+            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+            file.addfile(link)
+    name = "localhost/headway-test-busybox:2"
+    subprocess.run([*ENGINE.split(), "import", "-", name], input=packed.getvalue(), capture_output=True, check=True)
+    return name
