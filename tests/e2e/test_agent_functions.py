@@ -90,7 +90,7 @@ def test_leaving_by_exit_is_an_error_and_the_runner_goes_on(server: ScriptedServ
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("no_such_module:f", "there is no module 'no_such_module'"),
+        ("no_such_module:f", "there is no module 'no_such_module' on this node: install it there, or start the agent with --path FOLDER"),
         ("agent_functions:missing", "has no 'missing'"),
         ("agent_functions:HERE.x", "has no 'HERE.x'"),
         ("/no/such/file.py:f", "there is no file"),

@@ -78,6 +78,13 @@ async def test_two_submits_have_different_keys() -> None:
     assert len(keys) == 2
 
 
+async def test_what_is_no_task_is_refused_with_what_to_write() -> None:
+    async with AsyncClient("http://127.0.0.1:1", "hw_x") as client:
+        with pytest.raises(errors.InvalidInput, match="given by its fields, here is the text 'echo hello'") as refused:
+            await client.submit("echo hello")  # type: ignore[arg-type]
+        assert "submit(command=...)" in (refused.value.hint or "")
+
+
 async def test_a_task_says_only_what_was_said() -> None:
     spec = TaskSpec(command="true", attempts=2)
     async with (

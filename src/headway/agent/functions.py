@@ -147,7 +147,8 @@ def load_module(name: str) -> ModuleType:
         missing = error.name or name
         searched = ", ".join(path or "." for path in sys.path)
         reason = "" if missing == name or name.startswith(f"{missing}.") else f" (needed by {name!r})"
-        raise NotFound(f"there is no module {missing!r}{reason} on this node; searched: {searched}") from None
+        advice = "install it there, or start the agent with --path FOLDER"
+        raise NotFound(f"there is no module {missing!r}{reason} on this node: {advice}; searched: {searched}") from None
     except Exception as error:  # a module may fail in any way while it is imported
         raise NotFound(f"importing {name!r} failed: {type(error).__name__}: {error}") from error
 

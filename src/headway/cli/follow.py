@@ -113,7 +113,7 @@ async def follow_many(following: Following, ids: Sequence[str]) -> int:
         while pending:
             patience = LONGEST_ASK_S if following.doubt.patience_s is None else min(following.doubt.patience_s, LONGEST_ASK_S)
             chunk = {"ids": pending[:WAIT_CHUNK], "timeout": patience}
-            answer = await server.post("/v1/tasks/wait", Waited, chunk, timeout=LONGEST_ASK_S + 30.0)
+            answer = await server.post("/v1/tasks/wait", Waited, chunk, timeout=LONGEST_ASK_S + 30.0, repeatable=True)
             done.update((task.id, task) for task in answer.done)
             failed += [task for task in answer.done if task.state != "succeeded"]
             pending = [one for one in pending if one not in done]
@@ -193,7 +193,7 @@ def _open_outputs(following: Following, tasks: Sequence[TreeTaskView], outputs: 
 async def _show_output(following: Following, task_id: str, *, prefix: str = "", to_stdout: bool = False) -> None:
     """Print the output of a task as it comes."""
     to_stdout = to_stdout and not following.terminal.wants_json
-    async for entry in written_lines(following.server.lines(task_path(task_id, "logs"), follow=1)):
+    async for entry in written_lines(following.server.lines(task_path(task_id, "logs"), resumes=True, follow=1)):
         if entry.text.startswith(PROGRESS_LINE):
             continue  # the board shows it, as a bar or now and then
         following.board.print(prefix + entry.text, on_stdout=to_stdout and entry.stream == "stdout")

@@ -126,6 +126,7 @@ AMOUNTS = ("cpus", "memory", "disk", "iops", "bandwidth", "ports")  # options el
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
+    _replace_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     word = arguments[0] if arguments else "--help"
     if word in ("--help", "-h", "help") and len(arguments) < 2:
@@ -143,6 +144,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (code := light.answer(word, arguments[1:])) is not None:
             return code
     return _guarded(word, arguments[1:])
+
+
+def _replace_closed_streams() -> None:
+    """A script may have closed some (`2>&-`): what is said there goes nowhere, and no connection takes their numbers."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def overview() -> str:
@@ -206,7 +214,7 @@ def _guarded(name: str, arguments: list[str]) -> int:
         return Exit.USAGE if stop.code == 2 else int(stop.code or 0)
     except OSError as error:
         full = error.errno == errno.ENOSPC  # the error does not say where, if it came of a write
-        hint = "make room in the data folder (--data-dir, HEADWAY_DATA), or choose another; `headway doctor` looks at it" if full else None
+        hint = "make room in the data folder (--data-dir, HEADWAY_DATA), or where the output goes; `headway doctor` looks" if full else None
         complain(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error), hint=hint)
         return Exit.FAILED
     except Exception:
@@ -250,6 +258,7 @@ def _usage(name: str, error: Exception) -> int:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else f"headway {name}"
     message = message[:1].lower() + message[1:].rstrip(".")
+    message = message.replace("not a valid int", "not a whole number").replace("not a valid float", "not a number")
     asked = str(getattr(error, "option_name", "")).lstrip("-")
     hint = f"say `--resources {asked}=...`" if asked in AMOUNTS else f"`{path} --help` tells what it takes"
     complain(message, where=path, hint=hint)

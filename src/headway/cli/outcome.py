@@ -146,7 +146,7 @@ async def wait_for(
         left = LONGEST_ASK_S if deadline is None else max(min(deadline - time.monotonic(), LONGEST_ASK_S), 0.0)
         if doubt is not None and doubt.patience_s is not None:
             left = min(left, doubt.patience_s)
-        answer = await server.post("/v1/tasks/wait", Waited, {"ids": pending, "timeout": left}, timeout=left + 30.0)
+        answer = await server.post("/v1/tasks/wait", Waited, {"ids": pending, "timeout": left}, timeout=left + 30.0, repeatable=True)
         done.update((task.id, task) for task in answer.done)
         pending = [one for one in pending if one not in done]
         if deadline is not None and time.monotonic() >= deadline:

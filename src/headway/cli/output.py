@@ -52,11 +52,11 @@ def logs(
                 sys.stdout.buffer.flush()
             return
         if terminal.wants_json:
-            async for line in server.lines(path, **query):
+            async for line in server.lines(path, resumes=follow, **query):
                 sys.stdout.buffer.write(line + b"\n")
                 sys.stdout.buffer.flush()
             return
-        async for entry in written_lines(server.lines(path, **query)):
+        async for entry in written_lines(server.lines(path, resumes=follow, **query)):
             stamp = _stamp(entry) if timestamps else ""
             print(stamp + entry.text, file=sys.stderr if entry.stream == "stderr" else sys.stdout, flush=True)
 

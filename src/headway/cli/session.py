@@ -24,7 +24,7 @@ from headway.wire.http import Http, NotSent, Response
 T = TypeVar("T")
 P = TypeVar("P", bound="Paged")
 PAGE = 1000
-PATIENCE_S = 30.0  # of a task whose server is away
+PATIENCE_S = 30.0  # with a server that went away: a restart takes seconds
 PAUSE_S = 0.3
 # By the reason that OpenSSL gives: the module ssl is loaded by none but those who speak TLS.
 TLS_HINTS = {
@@ -45,6 +45,7 @@ class Server:
         self.inside = inside.of(place.token)  # set when the command is run by a task
         self._https = [Http(url, token=place.token, tls_ca=tls_ca) for url in urls]
         self._at = 0
+        self._met = False  # it answered once: the address is right
 
     @property
     def url(self) -> str:
@@ -64,9 +65,11 @@ class Server:
             found.append(await self.get(path, kind, limit=PAGE, cursor=found[-1].next))
         return found
 
-    async def post(self, path: str, kind: type[T], body: Any = None, *, timeout: float | None = 30.0) -> T:
+    async def post(
+        self, path: str, kind: type[T], body: Any = None, *, timeout: float | None = 30.0, repeatable: bool = False
+    ) -> T:
         content = b"" if body is None else msgspec.json.encode(body)
-        return await self.send("POST", path, kind, content, timeout=timeout)
+        return await self.send("POST", path, kind, content, timeout=timeout, repeatable=repeatable)
 
     async def send(
         self,
@@ -77,21 +80,25 @@ class Server:
         *,
         content_type: str = "application/json",
         timeout: float | None = 30.0,
+        repeatable: bool = False,
     ) -> T:
-        """One request; its answer as `kind`, or the error behind the problem it answered with."""
-        response = await self._answer(method, path, body, content_type, timeout)
+        """One request; its answer as `kind`, or the error behind the problem it answered with. Looks, and what else is `repeatable`,
+        may be asked twice."""
+        response = await self._answer(method, path, body, content_type, timeout, repeatable=repeatable or method == "GET")
         return msgspec.json.decode(response.body, type=kind)
 
     async def watch(self, path: str, kind: type[T], *, seen: str | None, wait: float) -> tuple[T, str | None]:
         """What is there once it differs from what was `seen`, or after `wait` seconds; and the mark to give next time."""
         path = with_query(path, {"wait": wait, "seen": seen})
-        response = await self._answer("GET", path, b"", "application/json", wait + 30.0)
+        response = await self._answer("GET", path, b"", "application/json", wait + 30.0, repeatable=True)
         return msgspec.json.decode(response.body, type=kind), response.headers.get("etag")
 
-    async def _answer(self, method: str, path: str, body: bytes, content_type: str, timeout: float | None) -> Response:
+    async def _answer(
+        self, method: str, path: str, body: bytes, content_type: str, timeout: float | None, *, repeatable: bool
+    ) -> Response:
         """A server that cannot be reached is passed over for the next. What a task asks may be asked twice (its submissions have
-        keys), and it had better be: a server that restarts is no reason for a task to fail."""
-        until = time.monotonic() + (PATIENCE_S if self.inside is not None else 0.0)
+        keys), and it had better be: a server that restarts is no reason for a task to fail, nor for who follows one to leave."""
+        patience = Patience(self.inside is not None or (repeatable and self._met))
         tried = 0
         while True:
             try:
@@ -99,21 +106,40 @@ class Server:
             except (ConnectionError, TimeoutError) as error:
                 tried += 1
                 untried = isinstance(error, NotSent) and tried < len(self._https)
-                if not untried and time.monotonic() >= until:
+                if not untried and patience.is_over():
                     raise no_answer(self.url, error) from error
                 self._at += 1
                 if not untried:
                     await asyncio.sleep(PAUSE_S)
                 continue
-            if response.status == 503 and time.monotonic() < until:
+            self._met = True
+            if response.status == 503 and not patience.is_over():
                 await asyncio.sleep(PAUSE_S)
                 continue
             if response.status >= 400:
                 raise error_from(response)
             return response
 
-    async def lines(self, path: str, **query: Any) -> AsyncIterator[bytes]:
-        """The lines of a streamed answer, as they come."""
+    async def lines(self, path: str, *, resumes: bool = False, **query: Any) -> AsyncIterator[bytes]:
+        """The lines of a streamed answer, as they come. When the server goes away, one that `resumes` is asked for again, and what
+        came before is passed over."""
+        seen, patience = 0, Patience(resumes)
+        while True:
+            number = 0
+            try:
+                async for line in self._lines(path, query):
+                    number += 1
+                    if number > seen:
+                        seen, patience = number, Patience(resumes)
+                        yield line
+                return
+            except Unavailable:
+                if not self._met or patience.is_over():
+                    raise
+                self._at += 1
+                await asyncio.sleep(PAUSE_S)
+
+    async def _lines(self, path: str, query: dict[str, Any]) -> AsyncIterator[bytes]:
         rest = b""
         async for piece in self.pieces(path, **query):
             *whole, rest = (rest + piece).split(b"\n")
@@ -130,6 +156,7 @@ class Server:
                 if response.status >= 400:
                     response.body = b"".join([piece async for piece in pieces])
                     raise error_from(response)
+                self._met = True
                 async for piece in pieces:
                     yield piece
         except (ConnectionError, TimeoutError) as error:
@@ -158,6 +185,18 @@ async def _talk(terminal: Terminal, ask: Callable[[Server], Awaitable[T]]) -> T:
         return await ask(server)
     finally:
         await server.close()
+
+
+class Patience:
+    """With a server that does not answer, from the first time on that it does not."""
+
+    def __init__(self, is_patient: bool) -> None:
+        self._until = None if is_patient else 0.0
+
+    def is_over(self) -> bool:
+        if self._until is None:
+            self._until = time.monotonic() + PATIENCE_S
+        return time.monotonic() >= self._until
 
 
 def no_answer(url: str, error: Exception) -> Unavailable:

@@ -56,7 +56,11 @@ def read(
         named = ", ".join(f"--{name.replace('_', '-')}" for name in spec) or "--inputs"
         raise typer.BadParameter(f"{named}: a file says these itself; options go with `-- CMD`", param_hint="FILE")
     if file == "-" or file.endswith(LINES):
-        return Work(lines=options.contents(file, "FILE").encode())
+        lines = options.contents(file, "FILE").encode()
+        if not lines.strip():
+            said = "nothing came on stdin" if file == "-" else f"{file}: the file is empty"
+            raise InvalidInput(said, where=file, hint='one task a line: {"command": ["echo", "hello"]}')
+        return Work(lines=lines)
     found = trees(file, params)
     return _now(found) if once else _with_schedules(found)
 

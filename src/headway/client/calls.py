@@ -11,6 +11,8 @@ import msgspec
 
 from headway.client.connection import Connection
 from headway.domain.spec import TaskSpec
+from headway.domain.wrong_kind import describe
+from headway.errors import InvalidInput
 
 Spec = TaskSpec | Mapping[str, Any]
 
@@ -26,15 +28,16 @@ class Calls:
 
 def merged(spec: Spec | None, fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """A task with some of its fields changed."""
-    if isinstance(spec, TaskSpec):
-        spec = said(spec)
-    return {**(spec or {}), **fields}
+    return {**({} if spec is None else said(spec)), **fields}
 
 
-def said(spec: Spec) -> Mapping[str, Any]:
+def said(spec: object) -> Mapping[str, Any]:
     """The fields that a task says. An input that is not there must not be: empty Raw is encoded as no JSON at all."""
-    if not isinstance(spec, TaskSpec):
+    if isinstance(spec, Mapping):
         return spec
+    if not isinstance(spec, TaskSpec):
+        hint = "name them: submit(command=...), submit(function=...), or decorate a function with @task"
+        raise InvalidInput(f"a task is given by its fields, here is {describe(spec)}", hint=hint)
     given = {name: getattr(spec, name) for name in spec.__struct_fields__}
     return {name: value for name, value in given.items() if value != getattr(_NOTHING_SAID, name)}
 

@@ -14,6 +14,7 @@ from headway.domain.tenant import ANYWHERE
 from headway.domain.units import duration_text
 from headway.treefile.model import Tree, TreeTask
 
+MOST_EDGES = 10  # named in a line; JSON, Mermaid and DOT have all
 WIDTH = 60  # of what a task runs; the rest of the line belongs to its name and edges
 
 
@@ -126,7 +127,9 @@ def _line(task: TreeTask, width: int, *, critical: bool) -> str:
     if (many := task.spec.for_each) is not None:
         what += f"  × {len(many)}" if isinstance(many, list) else f"  × each of {many.result_of}"
     what = what if len(what) <= WIDTH else what[: WIDTH - 1] + "…"
-    waits = ", ".join(_edge(edge) for edge in task.after)
+    waits = ", ".join(_edge(edge) for edge in task.after[:MOST_EDGES])
+    if (more := len(task.after) - MOST_EDGES) > 0:
+        waits += f" and {more:,} more"
     return f"  {'*' if critical else ' '} {task.name:<{width}}  {what}" + (f"  ← {waits}" if waits else "")
 
 

@@ -356,3 +356,79 @@ async def test_an_empty_id_is_bad_input_not_a_question_for_the_list_of_tasks() -
         said = await headway(server, "show", "")
     assert said.code == 65
     assert "the id of the task is empty" in said.err
+
+
+def lost_at_first(*answers: tuple[int, Any], losses: int = 2) -> Callable[[Request], Awaitable[tuple[int, Any]]]:
+    """The first of these answers, then torn connections, then the last one."""
+    asked = 0
+
+    async def answer(_: Request) -> tuple[int, Any]:
+        nonlocal asked
+        asked += 1
+        if len(answers) > 1 and asked == 1:
+            return answers[0]
+        if asked <= losses + len(answers) - 1:
+            raise ConnectionError("the server restarts")
+        return answers[-1]
+
+    return answer
+
+
+async def test_who_waits_outlasts_a_restart_of_the_server() -> None:
+    done = task(id="1", exit_code=0)
+    wait = lost_at_first((200, {"done": [done], "pending": []}))
+    async with serving(Api({"POST /v1/tasks/wait": wait, "GET /v1/tasks/1": (200, task("running", id="1"))})) as server:
+        said = await headway(server, "wait", "1")
+    assert (said.code, said.err) == (0, "")
+    look = lost_at_first((200, task("running")), (200, task(result=7)))
+    async with serving(Api({f"GET /v1/tasks/{ID}": look})) as server:
+        said = await headway(server, "result", ID, "--timeout", "1m")
+    assert (said.code, said.out) == (0, "7\n")
+
+
+async def test_a_submission_is_not_sent_twice_when_the_answer_is_lost() -> None:
+    api = Api({"POST /v1/tasks": lost_at_first((201, {}), losses=1)})
+    async with serving(api) as server:
+        said = await headway(server, "submit", "--", "true")
+    assert (said.code, len(api.seen)) == (69, 1)
+
+
+async def test_logs_go_on_where_they_were_when_the_server_comes_back() -> None:
+    lines = [json.dumps({"attempt": 1, "stream": "stdout", "at": NOW, "text": f"{n}\n"}).encode() + b"\n" for n in range(3)]
+    asked = 0
+
+    async def answer(_: Request, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise ConnectionError("it restarts")
+        whole = reply(200, b"".join(lines), content_type="application/x-ndjson")
+        writer.write(whole[: -len(lines[2])] if asked == 1 else whole)
+        await writer.drain()
+        if asked == 1:
+            raise ConnectionError("it goes away after two lines")
+
+    async with serving(answer) as server:
+        said = await headway(server, "logs", "-f", ID)
+    assert (said.code, said.out, said.err) == (0, "0\n1\n2\n", "")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+async def test_closed_streams_do_not_disturb_a_command(closed: str) -> None:
+    api = Api({
+        "POST /v1/tasks": (201, {"id": ID, "state": "ready", "start_by": NOW}),
+        f"GET /v1/tasks/{ID}": (200, task()),
+        f"GET /v1/tasks/{ID}/logs": (200, b""),
+    })  # fmt: skip
+    async with serving(api) as server:
+        env = {key: value for key, value in os.environ.items() if not key.startswith("HEADWAY_")}
+        line = f"{sys.executable} -m headway.cli.main run -- true {closed}"
+        process = await asyncio.create_subprocess_shell(line, env={**env, "HEADWAY_URL": server.url})
+        assert await process.wait() == 0
+
+
+async def test_no_lines_on_stdin_are_told_as_such() -> None:
+    async with serving(Api({})) as server:
+        said = await headway(server, "submit", "-", stdin=b"\n")
+    assert said.code == 65
+    assert "nothing came on stdin" in said.err

@@ -85,3 +85,10 @@ def test_dot_puts_a_level_on_one_rank() -> None:
     assert '{ rank=same; "fetch"; "clean"; }' in drawn
     assert '"download" -> "clean";' in drawn
     assert '"task" -> "alarm \\"x\\"" [style=dashed, label="failed"];' in drawn
+
+
+def test_a_task_that_waits_for_thousands_names_some_of_them() -> None:
+    leaves = "".join(f"    leaf{n}: {{command: [echo]}}\n" for n in range(2_000))
+    (tree,) = load(f"wide:\n  root:\n    command: [echo]\n{leaves}")
+    root = next(line for line in text(tree).splitlines() if "root" in line and "←" in line)
+    assert root.endswith("leaf9 and 1,990 more")
