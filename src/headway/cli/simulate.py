@@ -20,7 +20,7 @@ app = group("What would happen.")
     "simulate",
     examples=[
         "headway simulate --tasks 100000 --nodes 10",
-        "headway simulate --nodes 10000 --tenants 100000 --tasks 10000000 --policy headway",
+        "headway simulate --nodes 10000 --tenants 100000 --tasks 10000000 --mean 600 --policy headway",
         "headway simulate --smallest-fleet 0.01 --tasks 50000 --nodes 10",
         "headway ls --state succeeded --limit 1000 --json > history.json && headway simulate --history history.json --nodes 4",
     ],

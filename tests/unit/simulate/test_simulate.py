@@ -55,6 +55,16 @@ def test_headway_needs_no_larger_fleet_than_fifo_for_the_same_misses():
     assert World("headway", fifo.fleet).run(generate(load)).missed < fifo.missed / 2
 
 
+@pytest.mark.parametrize("nodes", [1, 5, 60])
+def test_the_smallest_fleet_is_enough_and_one_node_less_is_not_wherever_the_search_begins(nodes):
+    arrivals = list(generate(Load(tasks=800, tenants=10, hours=4.0, mean_s=200.0)))
+    tried: list[int] = []
+    found = smallest("fifo", Fleet(nodes=nodes, cpus=2.0), lambda: tried.append(1) or arrivals, missed=0.02)
+    assert found.missed <= 0.02
+    assert World("fifo", Fleet(nodes=found.fleet.nodes - 1, cpus=2.0)).run(arrivals).missed > 0.02
+    assert len(tried) <= 8
+
+
 def arrival(at: float, seconds: float, shape: int, *, tenant: int = 1, tolerance: float = 5.0) -> Arrival:
     return Arrival(at, at + tolerance, seconds, tenant, shape)
 
