@@ -83,9 +83,16 @@ class ScriptedServer:
 
     def define(self, **fields: Any) -> int:
         fields = {"name": "test", "resources": SMALL, **fields}
+        return self.add_definition(Definition(**fields))
+
+    def add_definition(self, definition: Definition) -> int:
         number = len(self._definitions) + 1
-        self._definitions[number] = Definition(**fields)
+        self._definitions[number] = definition
         return number
+
+    def order_these(self, orders: list[Order]) -> list[tuple[int, int]]:
+        self._loop.call_soon_threadsafe(self._add, orders)
+        return [(order.id, order.attempt) for order in orders]
 
     def order(self, definition: int, value: Any = None, *, task: int | None = None, attempt: int = 1) -> tuple[int, int]:
         return self.order_many(definition, [b"" if value is None else msgspec.json.encode(value)], task, attempt)[0]
@@ -96,8 +103,7 @@ class ScriptedServer:
             self._number += 1
             task = first if first is not None else self._number
             orders.append(Order(task, attempt, definition, data))
-        self._loop.call_soon_threadsafe(self._add, orders)
-        return [(order.id, order.attempt) for order in orders]
+        return self.order_these(orders)
 
     def run(self, definition: int, value: Any = None) -> tuple[int, int]:
         """Order one and wait for its end."""

@@ -58,6 +58,10 @@ def test_equal_definitions_have_equal_bytes_whatever_the_order_of_their_fields()
     ("fields", "field", "words"),
     [
         ({"command": None}, "command", "nothing to run"),
+        ({"command": None, "executable": "/x", "interpreter": ""}, "interpreter", "the interpreter is empty"),
+        ({"command": None, "executable": "/x", "interpreter": " \t"}, "interpreter", "the interpreter is empty"),
+        ({"command": None, "stages": [{"executable": "/x", "interpreter": " "}]}, "stages[0]", "the interpreter is empty"),
+        ({"command": None, "stages": [{"command": []}]}, "stages[0]", "nothing to run"),
         ({"function": "a:b"}, "function", "runs one thing"),
         ({"command": None, "function": "nonsense"}, "function", "names no function"),
         ({"attempts": 0}, "attempts", "out of range"),

@@ -1,4 +1,7 @@
-"""Processes of the supervisor's own that run one errand each: told by a file in memory, answering by a pipe (H5 H8)."""
+"""Processes of the supervisor's own that run one errand each: told by a file in memory, and answering by another (H5 H8).
+
+Not by a pipe: it is read when the process has ended, and one whose answer did not fit into the pipe never did.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,14 @@ class Errands(Generic[Answer]):
         told = os.memfd_create("headway-errand")  # not in a file and not in the environment: it holds the agent's token
         os.write(told, msgspec.msgpack.encode(job))
         os.lseek(told, 0, os.SEEK_SET)
-        answer, child_answer = os.pipe()
+        answer = os.memfd_create("headway-answer")
 
         def spawn() -> int:
             return os.posix_spawn(
                 self._argv[0],
                 self._argv,
                 self._env,
-                file_actions=[(os.POSIX_SPAWN_DUP2, told, 0), (os.POSIX_SPAWN_DUP2, child_answer, 1)],
+                file_actions=[(os.POSIX_SPAWN_DUP2, told, 0), (os.POSIX_SPAWN_DUP2, answer, 1)],
                 setsid=True,
                 setsigmask=(),
                 setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
@@ -47,7 +50,6 @@ class Errands(Generic[Answer]):
             raise
         finally:
             os.close(told)
-            os.close(child_answer)
         self._answers[pid] = answer
         return pid
 
@@ -56,6 +58,7 @@ class Errands(Generic[Answer]):
         if pid not in self._answers:
             return None
         with open(self._answers.pop(pid), "rb") as file:
+            file.seek(0)  # it was written through the same open file
             body = file.read()
         try:
             return msgspec.msgpack.decode(body, type=self._type)

@@ -14,21 +14,25 @@ from headway.agent.disk import used as disk_used
 from headway.agent.group import Used
 from headway.agent.interpreters import NotStartable
 from headway.agent.loop import Loop
+from headway.agent.output import Capture
 from headway.agent.places import OWN_PROCESSES, Place, Places
 from headway.agent.process import Process, Spawner, Usage, exit_code, finish, not_started, read_available
-from headway.agent.reports import Outbox
+from headway.agent.reports import Outbox, error_text
 from headway.agent.sandbox import Told
 from headway.agent.spawn import Launch
 from headway.agent.starts import Starts
 from headway.agent.strays import Strays
+from headway.agent.unforeseen import unforeseen
+from headway.domain.lifecycle import Outcome
 from headway.domain.task import Definition
-from headway.wire.exchange import Excess, Finished, Order
+from headway.wire.exchange import ErrorInfo, Excess, Finished, Order
 
 Exit = tuple[int, int, resource.struct_rusage]  # process id, status, usage
 QUIET_S = 0.02  # a process that lives longer has its pipes watched; most end before and are read once, at their end
 FLOOD = 32 * 1024
 ORPHANS = 1000
 LINGER_S = 0.02  # between the end of a sandbox and the end of the first process in it
+_NOTHING_HEARD = Capture(0, 0, 0)  # of attempts that have no program yet
 LAST_WORDS = 2**21  # read at most this much of a pipe after the end: someone may go on writing
 
 
@@ -68,12 +72,15 @@ class Executables:
 
     def begin(self, order: Order, definition: Definition) -> tuple[Process, Finished | None]:
         """An attempt with its place and without a program; finished already when the node has no place for it."""
-        capture = self._spawner.granted.capture(order, definition, self._max_output)
-        process = Process(order, capture, boottime(), wall_ms())
+        process = Process(order, _NOTHING_HEARD, boottime(), wall_ms())
         try:
+            process.capture = self._spawner.granted.capture(order, definition, self._max_output)
             process.place = self._places.take(definition)
         except (NotStartable, OSError) as error:
             return process, not_started(process, error, wall_ms())
+        except Exception as error:
+            why = NotStartable(unforeseen(error, "making its place", task=order.id))
+            return process, not_started(process, why, wall_ms())
         return process, None
 
     def start(self, begun: list[tuple[Process, Definition]]) -> list[Finished]:
@@ -87,6 +94,9 @@ class Executables:
                 program = self._spawner.prepare(process, definition)
             except (NotStartable, OSError) as error:
                 failed.append(self._not_started(process, error))
+            except Exception as error:
+                why = NotStartable(unforeseen(error, "preparing its program", task=process.order.id))
+                failed.append(self._not_started(process, why))
             else:
                 self._starting[program] = process, definition
                 prepared.append(program)
@@ -204,13 +214,21 @@ class Executables:
     def _over(self, gone: list[tuple[Process, Exit]]) -> list[Finished]:
         told: list[Finished] = []
         for process, (_, status, usage) in gone:
-            finished = self._finish(process, status, usage)
+            try:
+                finished = self._finish(process, status, usage)
+            except Exception as error:
+                finished = self._unknown_end(process, error)
             if not self.keep(process, finished):
                 self.leave(process)
                 told.append(finished)
         if len(self._orphans) > ORPHANS:
             self._orphans.clear()
         return told
+
+    def _unknown_end(self, process: Process, error: Exception) -> Finished:
+        why = error_text(ErrorInfo("AgentError", unforeseen(error, "looking at its end", task=process.order.id)))
+        process.close()
+        return Finished(process.order.id, process.order.attempt, Outcome.ERROR, process.started_ms, wall_ms(), error=why)
 
     def _finish(self, process: Process, status: int, usage: resource.struct_rusage) -> Finished:
         for stream, fd in process.fds:

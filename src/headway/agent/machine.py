@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.agent.excess import OUTCOMES, said
-from headway.agent.local_queue import Amounts, Estimate, LocalQueue, Recipe, minus, plus
+from headway.agent.local_queue import Amounts, LocalQueue, Recipe, minus, plus
 from headway.agent.pool import Pool
 from headway.agent.preparing import Preparing
+from headway.agent.recipes import Recipes
 from headway.agent.reports import error_text
 from headway.agent.signals import (
+    BatchNotGiven,
     DrainAsked,
     EndAllAsked,
     Ending,
@@ -43,18 +45,14 @@ from headway.agent.signals import (
     Tick,
 )
 from headway.agent.steering import Steering
-from headway.domain import isolation
-from headway.domain.content import needs_preparation, runner_kind
 from headway.domain.languages import PYTHON
 from headway.domain.lifecycle import Outcome
-from headway.domain.task import Definition
 from headway.wire.exchange import Cancel, ErrorInfo, Excess, Finished, Notice, Order, Ref, Started
 
 GRACE_S = 5.0  # between SIGTERM and SIGKILL when an execution cap is exceeded (H6)
 STARTED_S = 0.5  # attempts still running are announced this often
 REMEMBER_S = 5.0  # at least so long is a repeated order recognised: longer than any answer can be on its way under one lease
 REMEMBER = 20_000  # and at least so many of them
-DEFINITIONS = 10_000
 STALLED_S = 1.0  # a group from which nothing was started for so long goes back to the server
 
 
@@ -80,11 +78,10 @@ class Machine:
         self.running: dict[int, Running] = {}
         self.pool = Pool(self, idle_s=idle_s)
         self.steering = Steering(self)
-        self.recipes: dict[int, Recipe] = {}
+        self.recipes = Recipes(self.definitions_held)
         self.draining = False
         self.out: list[Instruction] = []
         self.wall_ms = wall_ms  # only to stamp reports; decisions use the stimulus' own time
-        self._estimates: dict[str, Estimate] = {}
         self._seen: dict[int, int] = {}  # task id -> highest attempt accepted
         self._seen_before: dict[int, int] = {}
         self._seen_since = 0.0
@@ -99,6 +96,7 @@ class Machine:
             RunnerReady: lambda s: self.pool.ready(s.runner, s.now),
             RunnerDid: self._runner_did,
             RunnerGaveBack: self._runner_gave_back,
+            BatchNotGiven: self._batch_not_given,
             RunnerEnded: self._runner_ended,
             Tick: self._tick,
             DrainAsked: self._drain_asked,
@@ -137,18 +135,20 @@ class Machine:
     # --- what arrives
 
     def _orders_arrived(self, s: OrdersArrived) -> None:
-        for number, definition in s.definitions.items():
-            self._define(number, definition)
+        self.recipes.learn(s.definitions)
         refs: list[Ref] = []
         unknown: dict[int, None] = {}
         accepted: list[Order] = []
         again: list[Ref] = []
         seen, before = self._seen, self._seen_before
         for order in s.orders:
-            if order.definition not in self.recipes:
+            if order.definition not in self.recipes and order.definition not in self.recipes.unusable:
                 unknown[order.definition] = None
                 continue
             refs.append((order.id, order.attempt))
+            if order.definition in self.recipes.unusable:
+                self.tell(order, Outcome.NOT_STARTABLE, ErrorInfo("NotStartable", self.recipes.unusable[order.definition]))
+                continue
             if order.id in seen or order.id in before:
                 if max(seen.get(order.id, 0), before.get(order.id, 0)) < order.attempt:
                     seen[order.id] = order.attempt
@@ -175,7 +175,7 @@ class Machine:
 
     def _accept(self, orders: list[Order]) -> None:
         """Orders to run: what needs preparation waits for it first, outside the queue and its own cap (H5)."""
-        self.enqueue(self.preparing.keep(orders) if self.preparing.needed else orders)
+        self.enqueue(self.preparing.keep(orders) if self.recipes.to_prepare else orders)
 
     def enqueue(self, orders: list[Order]) -> None:
         """Append runs of orders of one group at a time: one lookup for a run, not for an order."""
@@ -187,27 +187,6 @@ class Machine:
                 begin, last = at, order.definition
         if begin < len(orders):
             self.queue.add(self.queue.group(self.recipes[orders[begin].definition]), orders[begin:])
-
-    def _define(self, number: int, definition: Definition) -> None:
-        if number in self.recipes:
-            return
-        if len(self.recipes) >= DEFINITIONS:
-            self._forget_definitions()
-        what = definition.function
-        estimate = self._estimates.setdefault(what, Estimate()) if what else Estimate()
-        need = definition.resources.amounts()
-        kind = isolation.runner_kind(runner_kind(definition), definition)
-        if definition.content.secrets and kind.partition("+")[0] != PYTHON.name:
-            kind = kind and f"{kind}#{number}"  # started with secrets: for nobody else, whatever their names
-        self.recipes[number] = Recipe(definition, need, definition.cap_ms / 1000, kind, estimate)
-        if needs_preparation(definition):
-            self.preparing.needed.add(number)
-
-    def _forget_definitions(self) -> None:
-        held = self.definitions_held()
-        self.recipes = {number: recipe for number, recipe in self.recipes.items() if number in held}
-        self._estimates = {recipe.definition.function: recipe.estimate for recipe in self.recipes.values() if recipe.kind}
-        self.preparing.needed &= self.recipes.keys()
 
     def _forget(self, now: float) -> None:
         if len(self._seen) > REMEMBER and now - self._seen_since > REMEMBER_S:
@@ -284,10 +263,16 @@ class Machine:
         self.requeue(self.pool.gave_back(s))
         self.steering.came_back(s.now)
 
+    def _batch_not_given(self, s: BatchNotGiven) -> None:
+        for order in self.pool.gave_back(RunnerGaveBack(s.runner, s.count, s.now)):
+            self.tell(order, Outcome.NOT_STARTABLE, ErrorInfo("NotStartable", s.why))
+
     def _runner_ended(self, s: RunnerEnded) -> None:
         runner, lost, current, rest = self.pool.ended(s)
         if not runner.ready and runner.kind not in ("", PYTHON.name):
             self._no_runner(runner.kind, s.why)
+        if s.unstarted is not None:
+            self._not_startable(s.unstarted, s.why)
         for order in lost:
             self.tell(
                 order, Outcome.PRE_EMPTED, ErrorInfo("RunnerCrashed", "it was done, but its result was lost when its runner died")
@@ -315,6 +300,13 @@ class Machine:
                     self.tell(
                         order, Outcome.NOT_STARTABLE, ErrorInfo("NotStartable", f"no runner for {kind} could be started: {why}")
                     )
+
+    def _not_startable(self, definition: int, why: str) -> None:
+        """No runner could be started as this definition needs it, and another could not either. (A function whose secret was removed
+        had one started after another, without a pause, until the supervisor was taken for frozen.)"""
+        waiting = {order.id for order in self.queue if order.definition == definition}
+        for order in self.queue.remove(waiting):
+            self.tell(order, Outcome.NOT_STARTABLE, ErrorInfo("NotStartable", why))
 
     def tell(self, order: Order, outcome: Outcome, info: ErrorInfo, started_ms: int | None = None) -> None:
         """Report an attempt that ended without a word of its own."""

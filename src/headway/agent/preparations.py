@@ -15,10 +15,12 @@ from typing import NamedTuple
 from headway.agent.clock import boottime
 from headway.agent.errands import Errands
 from headway.agent.group import Limits
+from headway.agent.health import for_want_of_room
 from headway.agent.link import Terms
 from headway.agent.places import OWN_PROCESSES, Place, Places
 from headway.agent.prepare import READY, Answer, Job
 from headway.agent.signals import Prepared, Stimulus
+from headway.agent.unforeseen import unforeseen
 from headway.domain.resources import GIB
 from headway.domain.task import Definition
 from headway.logs import log
@@ -76,7 +78,11 @@ class Preparations:
     def _start(self) -> None:
         busy = {running.number for running in self._running.values()}
         for number in [number for number in self._waiting if number not in busy][: MOST - len(self._running)]:
-            self._launch(number, self._waiting.pop(number))
+            try:
+                self._launch(number, self._waiting.pop(number))
+            except Exception as error:
+                why = unforeseen(error, "preparing what it needs", definition=number)
+                self._handle(Prepared(number, boottime(), why, no_room=for_want_of_room(error)))
 
     def _launch(self, number: int, definition: Definition) -> None:
         terms = self._terms
@@ -96,7 +102,12 @@ class Preparations:
             engine=self._engine,
         )
         place = self._limited(definition)
-        pid = self._errands.start(job, place.slot if place is not None else None)
+        try:
+            pid = self._errands.start(job, place.slot if place is not None else None)
+        except BaseException:
+            if place is not None:
+                self._places.give_back(place)
+            raise
         self._running[pid] = Running(number, place)
 
     def _limited(self, definition: Definition) -> Place | None:

@@ -20,15 +20,14 @@ if TYPE_CHECKING:
 class Preparing:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.needed: set[int] = set()  # definitions that must be prepared
         self._waiting: dict[int, list[Order]] = {}
 
     def keep(self, orders: list[Order]) -> list[Order]:
         """Keep those that need preparation and ask for it; returns the others."""
-        others: list[Order] = []
+        others, needed = list[Order](), self.machine.recipes.to_prepare
         asked: dict[int, None] = {}
         for order in orders:
-            if order.definition in self.needed:
+            if order.definition in needed:
                 self._waiting.setdefault(order.definition, []).append(order)
                 asked[order.definition] = None
             else:

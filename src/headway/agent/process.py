@@ -22,6 +22,7 @@ from headway.agent.sandbox import STATUS_FD, VARIABLES_FD, WORK, Told, told
 from headway.agent.scratch import CHECKPOINT, put, read_plain
 from headway.agent.spawn import Launch, close_all, complete, launch, pipes
 from headway.agent.tokens import Tokens, waits_for
+from headway.agent.unforeseen import unforeseen
 from headway.agent.variables import INSTANCE, divided, for_bubblewrap, for_engine, marks_of
 from headway.domain.lifecycle import Outcome
 from headway.domain.task import Definition
@@ -186,6 +187,8 @@ class Spawner:
                 raise NotStartable(f"{program.argv[0]!r} could not be started: {os.strerror(program.error)}")
         except (NotStartable, OSError) as error:
             return str(error)
+        except Exception as error:
+            return unforeseen(error, "starting its program", task=process.order.id)
         return None
 
     def _command(self, order: Order, definition: Definition, env: dict[str, str], workdir: str, scratch: str, *, fresh: bool) -> list[str]:

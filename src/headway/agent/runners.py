@@ -25,9 +25,10 @@ from headway.agent.places import Place
 from headway.agent.process import read_available
 from headway.agent.reports import Outbox
 from headway.agent.runner_box import RunnerBoxes
-from headway.agent.signals import RunnerDid, RunnerEnded, RunnerGaveBack, RunnerReady, Stimulus
+from headway.agent.signals import BatchNotGiven, RunnerDid, RunnerEnded, RunnerGaveBack, RunnerReady, Stimulus
 from headway.agent.spawn import close_all, pipes
 from headway.agent.tokens import Tokens, Way
+from headway.agent.unforeseen import unforeseen
 from headway.agent.variables import INSTANCE
 from headway.agent.warm import runner_command
 from headway.domain.isolation import ISOLATED
@@ -91,16 +92,16 @@ class Runners:
         """Start a runner; one of another language, or with packages of its own, as the definition needs it."""
         try:
             env = self._environment(kind.partition(ISOLATED)[0], definition, recipes)
-        except NotStartable as error:
-            self._handle(RunnerEnded(number, 0, wall_ms(), str(error), boottime()))
+        except Exception as error:
+            self._cannot_start(number, definition, error)
             return
         given: list[int] = []  # what the runner gets: closed here when it has it, or when there will be no runner
         kept: list[int] = []  # what is ours as long as it lives
         try:
             pid, place, shared = self._launch(kind, definition, recipes, env, given, kept)
-        except (NotStartable, OSError) as error:
+        except Exception as error:
             close_all(kept)
-            self._handle(RunnerEnded(number, 0, wall_ms(), str(error), boottime()))
+            self._cannot_start(number, definition, error)
             return
         finally:
             close_all(given)
@@ -111,6 +112,11 @@ class Runners:
         self._loop.add(ours.fileno(), lambda: self._readable(runner))
         for stream, fd in ((STDOUT, stdout), (STDERR, stderr)):
             self._loop.add(fd, self._pipe_reader(runner, stream, fd))
+
+    def _cannot_start(self, number: int, definition: int | None, error: Exception) -> None:
+        foreseen = isinstance(error, (NotStartable, OSError))
+        why = str(error) if foreseen else unforeseen(error, "starting its runner", runner=number)
+        self._handle(RunnerEnded(number, 0, wall_ms(), why, boottime(), unstarted=definition))
 
     def _launch(
         self, kind: str, definition: int | None, recipes: dict[int, Recipe], env: dict[str, str], given: list[int], kept: list[int]
@@ -154,6 +160,14 @@ class Runners:
     # --- talking
 
     def give(self, number: int, orders: list[Order], recipes: dict[int, Recipe]) -> None:
+        """Send it a batch. One that cannot even be sent never began."""
+        try:
+            self._give(number, orders, recipes)
+        except Exception as error:
+            why = unforeseen(error, "giving it to its runner", runner=number)
+            self._handle(BatchNotGiven(number, len(orders), why, boottime()))
+
+    def _give(self, number: int, orders: list[Order], recipes: dict[int, Recipe]) -> None:
         runner = self._by_number[number]
         if orders:
             self._limit(runner, orders, recipes)

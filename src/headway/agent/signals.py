@@ -67,6 +67,16 @@ class RunnerGaveBack:
 
 
 @dataclass(slots=True)
+class BatchNotGiven:
+    """The last `count` orders of a runner's batch could not be given to it."""
+
+    runner: int
+    count: int
+    why: str
+    now: float
+
+
+@dataclass(slots=True)
 class RunnerEnded:
     """`begun` counts the tasks it began in its life: the last of them ran when it died."""
 
@@ -76,6 +86,7 @@ class RunnerEnded:
     why: str
     now: float
     excess: Excess | None = None  # it was ended for a limit
+    unstarted: int | None = None  # it never began: it could not be started as this definition needs it
 
 
 @dataclass(slots=True)
@@ -110,6 +121,7 @@ Stimulus = (
     | RunnerReady
     | RunnerDid
     | RunnerGaveBack
+    | BatchNotGiven
     | RunnerEnded
     | Tick
     | DrainAsked

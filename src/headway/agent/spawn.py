@@ -90,6 +90,8 @@ def call_for(program: Launch) -> tuple[Calls, Call]:
         call = _prepare(program, program.argv)
     except OSError as error:  # no descriptors are left: this one is not started, the others of its turn are
         call = partial(_fail, program, error.errno or errno.EIO)
+    except UnicodeEncodeError:  # words that the locale of this node cannot write
+        call = partial(_fail, program, errno.EILSEQ)
     return program.slot.calls if program.slot is not None else _common, call
 
 
@@ -111,6 +113,11 @@ def complete(program: Launch) -> None:
 
 def _prepare(program: Launch, argv: list[str]) -> Call:
     """The call, with all its arguments built: a thread that runs it hardly needs the interpreter."""
+    if program.door is not None:
+        argv = [*_WAIT_AT_DOOR, *argv]
+    vector = _vector([word.encode(_CODEC, _ERRORS) for word in argv])
+    environment = _vector([f"{name}={value}".encode(_CODEC, _ERRORS) for name, value in program.env.items()])
+    workdir = os.fsencode(program.workdir)
     if program.largest_file:
         program.hold = os.pipe()
     actions = ctypes.create_string_buffer(_ROOM)
@@ -118,7 +125,7 @@ def _prepare(program: Launch, argv: list[str]) -> Call:
     _libc.posix_spawn_file_actions_adddup2(actions, _nothing, 0)
     _libc.posix_spawn_file_actions_adddup2(actions, program.stdout, 1)
     _libc.posix_spawn_file_actions_adddup2(actions, program.stderr, 2)
-    _libc.posix_spawn_file_actions_addchdir_np(actions, os.fsencode(program.workdir))
+    _libc.posix_spawn_file_actions_addchdir_np(actions, workdir)
     for fd, path in program.opens:
         _libc.posix_spawn_file_actions_addopen(actions, fd, os.fsencode(path), os.O_RDONLY, 0)
     for ours, theirs in program.passes:
@@ -127,9 +134,6 @@ def _prepare(program: Launch, argv: list[str]) -> Call:
         _libc.posix_spawn_file_actions_adddup2(actions, program.hold[0], HELD_FD)
     if program.door is not None:
         _libc.posix_spawn_file_actions_adddup2(actions, program.door[0], _DOOR_FD)
-        argv = [*_WAIT_AT_DOOR, *argv]
-    vector = _vector([word.encode(_CODEC, _ERRORS) for word in argv])
-    environment = _vector([f"{name}={value}".encode(_CODEC, _ERRORS) for name, value in program.env.items()])
     pid = ctypes.c_int(-1)
     largest = (ctypes.c_uint64 * 2)(program.largest_file, program.largest_file)
 

@@ -54,7 +54,10 @@ class Steering:
                 self._answer(control, "gone")
             else:
                 self._last[ref] = control.number
-                self._do(control, now)
+                try:
+                    self._do(control, now)
+                except ValueError as error:
+                    self._answer(control, f"refused: {error}")
 
     def _do(self, control: Control, now: float) -> None:
         if control.word == "pause":

@@ -91,9 +91,10 @@ from headway.agent.signals import (
 )
 from headway.agent.spools import Spools
 from headway.agent.tokens import Tokens
+from headway.agent.unforeseen import unforeseen
 from headway.agent.uplink import Uplink
 from headway.agent.variables import INSTANCE
-from headway.wire.exchange import Finished, decode_orders, encode_msgpack
+from headway.wire.exchange import Finished, Orders, decode_orders, encode_msgpack
 from headway.wire.objects import CREDENTIALS
 
 PROCESS = "HEADWAY_AGENT_PROCESS"  # marks supervisors, and exchange sides that they started
@@ -268,7 +269,10 @@ class Supervisor:
                 self._spawn(spawns)  # it may be one of these that shall end
                 spawns = []
                 self._ended(self.executables.wait_for_starts())
-            self._hands[type(instruction)](instruction)
+            try:
+                self._hands[type(instruction)](instruction)
+            except Exception as error:  # of one task: the others go on
+                unforeseen(error, f"doing {type(instruction).__name__}", instruction=repr(instruction)[:200])
         self._spawn(spawns)
 
     def _spawn(self, spawns: list[Spawn]) -> None:
@@ -399,7 +403,11 @@ class Supervisor:
         """Orders count only under the boot they were given to, and only while there is a lease."""
         self._taken = None
         if message.boot == self.boot and self.lease is not None:
-            answer = decode_orders(message.body)
+            try:
+                answer = decode_orders(message.body)
+            except msgspec.DecodeError as error:  # it comes again, perhaps from a server that speaks as we do
+                unforeseen(error, "reading the answer of a server")
+                answer = Orders(0)
             self.granted.tell_secrets(answer.secrets)
             self.handle(OrdersArrived(answer.orders, answer.definitions, answer.cancels, boottime(), answer.controls))
         taken = self._taken or Take([], [])

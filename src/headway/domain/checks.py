@@ -1,4 +1,4 @@
-"""Checks of what many things have: names, labels, idempotency keys."""
+"""Checks of what many things have: names, labels, idempotency keys, interpreters."""
 
 from __future__ import annotations
 
@@ -36,4 +36,11 @@ def check_key(key: str) -> None:
     if not key or len(key) > KEY_LIMIT or CONTROL.search(key):
         raise InvalidInput(
             "idempotency_key is not valid", field="idempotency_key", hint=f"1 to {KEY_LIMIT} characters, no control characters"
+        )
+
+
+def check_interpreter(interpreter: str | None, field: str) -> None:
+    if interpreter is not None and not interpreter.split():
+        raise InvalidInput(
+            f"{field}: the interpreter is empty", field=field, hint="for example python or perl; leave it out to go by the file's suffix"
         )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 from headway.domain import queues, units
-from headway.domain.checks import CONTROL, NAME_LIMIT, check_labels
+from headway.domain.checks import CONTROL, NAME_LIMIT, check_interpreter, check_labels
 from headway.domain.content import Content, content_of, labels_needed
 from headway.domain.isolation import check_level, check_network
 from headway.domain.notify import targets
@@ -143,6 +143,7 @@ def _check_words(spec: TaskSpec, command: tuple[str, ...], args: tuple[str, ...]
             _no_nul(text, field)
     if command and not command[0]:
         raise InvalidInput("command: the name of the program is empty", field="command")
+    check_interpreter(spec.interpreter, "interpreter")
 
 
 def _check_env(env: dict[str, str]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from headway.domain.checks import check_interpreter
 from headway.errors import InvalidInput
 
 MOST = 100
@@ -74,6 +75,7 @@ def _stage(number: int, spec: StageSpec) -> Stage:
         raise fail(f"executable: {spec.executable[:60]!r} would have to be fetched", "give the path of a file on the node")
     if command and not command[0]:
         raise fail("the name of the program is empty")
+    check_interpreter(spec.interpreter, field)
     name = spec.name if spec.name is not None else str(number + 1)
     if not _NAME.fullmatch(name):
         raise fail(f"{name[:40]!r} is not a name", "1 to 200 characters, no control characters")
