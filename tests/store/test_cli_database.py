@@ -44,10 +44,23 @@ def test_migrate_makes_the_tables_once_and_status_tells(folder: Path, empty_dsn:
     assert all(one["applied"] for one in json.loads(after.stdout))
 
 
-def test_a_database_that_is_not_there_is_exit_code_69(folder: Path) -> None:
-    said = headway(folder, "db", "migrate", "--database", "postgresql://nobody@127.0.0.1:9/none")
+@pytest.mark.parametrize("words", [("db", "migrate"), ("db", "status"), ("server",), ("up", "--port", "0")])
+def test_a_database_that_is_not_there_is_exit_code_69_and_says_where_it_was_looked_for(folder: Path, words: tuple[str, ...]) -> None:
+    said = headway(folder, *words, "--database", "postgresql://nobody:hidden@127.0.0.1:9/none")
     assert said.returncode == 69
-    assert said.stderr.startswith("headway: the database does not do it")
+    assert said.stderr.startswith("headway: the database at 127.0.0.1:9 does not answer: ")
+    assert "hidden" not in said.stderr
+
+
+@pytest.mark.parametrize("words", [("db", "migrate"), ("server",), ("up", "--port", "0")])
+def test_a_wrong_url_of_a_database_is_no_bug_of_ours(folder: Path, dsn: str, words: tuple[str, ...]) -> None:
+    nowhere = headway(folder, *words, "--database", "foo")
+    assert nowhere.returncode == 64
+    assert "the database's URL cannot be read" in nowhere.stderr
+    unknown = headway(folder, *words, "--database", dsn.replace("//postgres@", "//stranger@", 1).replace("//headway@", "//stranger@", 1))
+    assert unknown.returncode == 64
+    assert 'role "stranger" does not exist' in unknown.stderr
+    assert "Traceback" not in nowhere.stderr + unknown.stderr
 
 
 def test_migrate_without_a_database_says_which_option_names_one(folder: Path) -> None:

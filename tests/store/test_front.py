@@ -136,6 +136,14 @@ async def test_everything_else_goes_to_the_framework(served: Served, request_: b
     assert (await wire.answer())[0] == status
 
 
+async def test_a_path_and_a_method_that_are_not_there_are_named(served: Served) -> None:
+    wire = await served.connect()
+    wire.say(get("/v1/nope"))
+    assert b"there is nothing at /v1/nope" in (await wire.answer())[2]
+    wire.say(get("/v1/tasks", "DELETE"))
+    assert b"DELETE is not a method of /v1/tasks" in (await wire.answer())[2]
+
+
 async def test_a_body_may_come_in_pieces_and_in_chunks(served: Served) -> None:
     wire = await served.connect()
     for piece in (post("/v1/tasks", TASK)[i : i + 7] for i in range(0, len(post("/v1/tasks", TASK)), 7)):

@@ -88,7 +88,7 @@ def on_headway_error(_request: Request[Any, Any, Any], error: HeadwayError) -> R
     return respond(problem_of(error), {k: v for k, v in error.extra.items() if k not in known})
 
 
-def on_http_error(_request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+def on_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
     """What the framework found: no such route, a wrong method, a query parameter of the wrong type."""
     code = _HTTP_CODES.get(error.status_code, "invalid_input" if error.status_code < 500 else "internal")
     telemetry.rejected(code)
@@ -96,8 +96,12 @@ def on_http_error(_request: Request[Any, Any, Any], error: HTTPException) -> Res
     extra = getattr(error, "extra", None)
     if isinstance(extra, list) and extra and isinstance(extra[0], dict):
         detail = "; ".join(f"{item.get('key', '')}: {item.get('message', '')}" for item in extra)
+    hint = None
+    if error.status_code in (404, 405):
+        place, hint = request.url.path[:200], "GET /openapi.json lists every path and its methods"
+        detail = f"there is nothing at {place}" if error.status_code == 404 else f"{request.method} is not a method of {place}"
     kind = f"https://headway.invalid/problems/{code}"
-    response = respond(Problem(kind, code.replace("_", " ").capitalize(), error.status_code, code, detail))
+    response = respond(Problem(kind, code.replace("_", " ").capitalize(), error.status_code, code, detail, hint=hint))
     for name, value in (error.headers or {}).items():
         response.headers[name] = value
     return response

@@ -60,10 +60,19 @@ def ls(terminal: Terminal) -> None:
 
     async def ask(server: Server) -> None:
         found = await server.get("/v1/secrets", list[dict[str, Any]])
-        rows = [[one["name"], one["changed_at"][:19]] for one in found]
+        rows = [[one["name"], _when(one["changed_at"])] for one in found]
         terminal.answer(found, ids=[one["name"] for one in found], table=lambda: table(["NAME", "CHANGED"], rows))
 
     talk(terminal, ask)
+
+
+def _when(text: str) -> str | None:
+    """A moment of an answer, by the clock here."""
+    import datetime
+
+    from headway.cli.moments import when
+
+    return when(datetime.datetime.fromisoformat(text))
 
 
 @command(secret, "rm", examples=["headway secret rm db-password"])
@@ -85,7 +94,7 @@ def ls_pins(terminal: Terminal) -> None:
 
     async def ask(server: Server) -> None:
         found = await server.get("/v1/pins", list[dict[str, Any]])
-        rows = [[one["url"], f"sha256:{one['sha256']}", one["pinned_at"][:19]] for one in found]
+        rows = [[one["url"], f"sha256:{one['sha256']}", _when(one["pinned_at"])] for one in found]
         terminal.answer(found, ids=[one["url"] for one in found], table=lambda: table(["URL", "CHECKSUM", "PINNED"], rows))
 
     talk(terminal, ask)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headway.cli.terminal import Terminal, command, group, table
-from headway.errors import ConfigError, HeadwayError, Unavailable
+from headway.errors import ConfigError
 
 app = group(
     "The database: Headway's tables inside it.",
@@ -24,11 +24,7 @@ def migrate(terminal: Terminal, database: Database = None) -> None:
 
     from headway.store.migrate import migrate as apply
 
-    dsn = _dsn(terminal, database)
-    try:
-        done = asyncio.run(apply(dsn))
-    except Exception as error:
-        raise _trouble(error) from error
+    done = asyncio.run(apply(_dsn(terminal, database)))
     terminal.answer({"applied": done}, ids=done, table=lambda: "\n".join(f"applied {name}" for name in done) or "up to date")
 
 
@@ -39,11 +35,7 @@ def status(terminal: Terminal, database: Database = None) -> int:
 
     from headway.store.migrate import status as ask
 
-    dsn = _dsn(terminal, database)
-    try:
-        found = asyncio.run(ask(dsn))
-    except Exception as error:
-        raise _trouble(error) from error
+    found = asyncio.run(ask(_dsn(terminal, database)))
     terminal.answer(
         [{"name": name, "applied": applied} for name, applied in found],
         ids=[name for name, applied in found if not applied],
@@ -60,10 +52,3 @@ def _dsn(terminal: Terminal, database: str | None) -> str:
             hint="--database or HEADWAY_DATABASE; the embedded one is brought up to date by `headway up` itself",
         )
     return dsn
-
-
-def _trouble(error: Exception) -> HeadwayError:
-    """What a database driver says, as an error of ours."""
-    if isinstance(error, HeadwayError):
-        return error
-    return Unavailable(f"the database does not do it: {error or type(error).__name__}", hint="check the URL, and that it runs")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headway.cli import options
 from headway.cli.terminal import Terminal, command, group
 
 if TYPE_CHECKING:
@@ -17,11 +18,10 @@ app = group("Look at task files.")
 MOST_PREDICTED = 5_000  # tasks that a server is asked about in one request
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A task file (YAML or JSON).")]
-Params = Annotated[list[str] | None, typer.Option("--param", help="Value of a file's parameter.", metavar="K=V")]
 
 
 @command(app, "validate", examples=["headway validate nightly.yaml", "headway validate nightly.yaml --param day=2026-11-15"])
-def validate(terminal: Terminal, file: File, param: Params = None) -> None:
+def validate(terminal: Terminal, file: File, param: options.Params = None) -> None:
     """Check a task file; says line, column and what was expected."""
     from headway.cli.work import trees
 
@@ -46,7 +46,7 @@ def validate(terminal: Terminal, file: File, param: Params = None) -> None:
 def plan(
     terminal: Terminal,
     file: File,
-    param: Params = None,
+    param: options.Params = None,
     drawing: Annotated[str, typer.Option("--format", "--as", help="text, mermaid or dot.")] = "text",
 ) -> None:
     """Show how a file's tasks would run: levels and critical path; with a server, also how long it will take."""

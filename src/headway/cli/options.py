@@ -8,6 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+Work = Annotated[
+    str | None,
+    typer.Argument(metavar="[FILE | -- CMD...]", help="Task file (YAML, JSON), NDJSON of tasks, or - for stdin."),
+]
+Params = Annotated[list[str] | None, typer.Option("--param", help="Value of a file's parameter.", metavar="K=V")]
+Inputs = Annotated[str | None, typer.Option("--inputs", help="One task for each line of JSON in this file.", metavar="FILE.ndjson")]
 Name = Annotated[str | None, typer.Option("--name", help="Name of the task.")]
 Labels = Annotated[list[str] | None, typer.Option("--label", help="A label; repeat for more.", metavar="K=V")]
 Executable = Annotated[str | None, typer.Option("--executable", help="Script or program to run.", metavar="PATH")]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headway.cli import options
 from headway.cli.terminal import Terminal, command, group
 
 if TYPE_CHECKING:
@@ -26,12 +27,6 @@ if TYPE_CHECKING:
 
 app = group("Run work.")
 
-File = Annotated[
-    str | None,
-    typer.Argument(metavar="[FILE | -- CMD...]", help="Task file (YAML, JSON), NDJSON of tasks, or - for stdin."),
-]
-Params = Annotated[list[str] | None, typer.Option("--param", help="Value of a file's parameter.", metavar="K=V")]
-Inputs = Annotated[str | None, typer.Option("--inputs", help="One task for each line of JSON in this file.", metavar="FILE.ndjson")]
 Logs = Annotated[bool, typer.Option("--logs/--no-logs", help="Show what the tasks of a tree write.")]
 INTERRUPTED = 130
 
@@ -52,9 +47,9 @@ Known = Callable[[list[str], Callable[[str], None]], None]
 def run(
     terminal: Terminal,
     spec: dict[str, Any],
-    file: File = None,
-    param: Params = None,
-    inputs: Inputs = None,
+    file: options.Work = None,
+    param: options.Params = None,
+    inputs: options.Inputs = None,
     logs: Logs = True,
 ) -> int:
     """Run work and follow it; returns its exit code. Ctrl-C cancels the work, a second one leaves it."""

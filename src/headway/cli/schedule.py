@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import typer
 
+from headway.cli import options
 from headway.cli.terminal import Terminal, command, fields, group, table
 from headway.errors import InvalidInput
 
@@ -25,7 +26,6 @@ schedule = group(
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME")]
-Params = Annotated[list[str] | None, typer.Option("--param", help="Value of a file's parameter.", metavar="K=V")]
 
 
 @command(
@@ -36,7 +36,7 @@ Params = Annotated[list[str] | None, typer.Option("--param", help="Value of a fi
 def apply(
     terminal: Terminal,
     file: Annotated[str, typer.Argument(metavar="FILE", help="Task file with a schedule.")],
-    param: Params = None,
+    param: options.Params = None,
 ) -> None:
     """Make schedules what a file says; applied again, nothing changes."""
     from headway.cli.session import talk

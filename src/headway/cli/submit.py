@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headway.cli import options
 from headway.cli.terminal import Terminal, command, group
 
 if TYPE_CHECKING:
@@ -16,12 +17,6 @@ if TYPE_CHECKING:
 
 app = group("Submit work.")
 
-File = Annotated[
-    str | None,
-    typer.Argument(metavar="[FILE | -- CMD...]", help="Task file (YAML, JSON), NDJSON of tasks, or - for stdin."),
-]
-Params = Annotated[list[str] | None, typer.Option("--param", help="Value of a file's parameter.", metavar="K=V")]
-Inputs = Annotated[str | None, typer.Option("--inputs", help="One task for each line of JSON in this file.", metavar="FILE.ndjson")]
 
 
 @command(
@@ -43,9 +38,9 @@ Inputs = Annotated[str | None, typer.Option("--inputs", help="One task for each 
 def submit(
     terminal: Terminal,
     spec: dict[str, Any],
-    file: File = None,
-    param: Params = None,
-    inputs: Inputs = None,
+    file: options.Work = None,
+    param: options.Params = None,
+    inputs: options.Inputs = None,
     schedule: Annotated[
         str | None, typer.Option("--schedule", help="Run again: seconds, 10m, daily, cron.", metavar="WHEN")
     ] = None,

@@ -13,6 +13,7 @@ from typing import Any
 import asyncpg
 
 from headway.errors import ConfigError
+from headway.store.unreached import in_our_words
 
 SCHEMA = "headway"
 _LOCK = 0x4EAD_0001  # any constant: the same for every server
@@ -28,11 +29,12 @@ def files() -> list[tuple[str, str]]:
 
 async def migrate(dsn: str) -> list[str]:
     """Bring the database up to date; returns the names applied."""
-    connection = await asyncpg.connect(dsn)
-    try:
-        return await migrate_on(connection)
-    finally:
-        await connection.close()
+    with in_our_words(dsn):
+        connection = await asyncpg.connect(dsn)
+        try:
+            return await migrate_on(connection)
+        finally:
+            await connection.close()
 
 
 async def migrate_on(connection: Any) -> list[str]:
@@ -68,10 +70,11 @@ async def migrate_on(connection: Any) -> list[str]:
 
 async def status(dsn: str) -> list[tuple[str, bool]]:
     """Every known migration and whether this database has it."""
-    connection = await asyncpg.connect(dsn)
-    try:
-        there = await connection.fetchval("select to_regclass($1) is not null", f"{SCHEMA}.migration")
-        applied = {row[0] for row in await connection.fetch(f"select name from {SCHEMA}.migration")} if there else set()
-    finally:
-        await connection.close()
+    with in_our_words(dsn):
+        connection = await asyncpg.connect(dsn)
+        try:
+            there = await connection.fetchval("select to_regclass($1) is not null", f"{SCHEMA}.migration")
+            applied = {row[0] for row in await connection.fetch(f"select name from {SCHEMA}.migration")} if there else set()
+        finally:
+            await connection.close()
     return [(name, name in applied) for name, _ in files()]

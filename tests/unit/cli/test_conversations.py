@@ -184,6 +184,13 @@ async def test_the_next_firings_are_shown_by_the_schedule_s_own_clock_too(monkey
     assert re.search(r"2099-07-01 00:30:00  \(in [^,]*\)$", here.out, re.MULTILINE)
 
 
+async def test_secrets_are_listed_by_the_clock_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    async with serving(Api({"GET /v1/secrets": (200, [{"name": "db", "changed_at": NOW}])})) as server:
+        said = await headway(server, "secret", "ls")
+    assert "2026-11-15 12:00:00" in said.out
+
+
 async def test_ls_asks_with_its_filters_and_prints_whole_ids() -> None:
     api = Api({"GET /v1/tasks": (200, {"tasks": [task("failed")], "next": "c2"})})
     async with serving(api) as server:
