@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -11,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.agent.disk import Watched, used
+from headway.agent.disk import Watched
+from headway.agent.disk_count import count
 from headway.agent.disk_guard import Guard, at_least
 
 MIB = 2**20
@@ -45,8 +45,9 @@ def test_open_files_of_the_folder_and_known_names_count_once(folder: Path, write
     watched = Watched((str(folder),), 100 * MIB, lambda: [writer])
     assert 2 * MIB <= at_least(watched) < 2.5 * MIB
     (folder / "closed").write_bytes(bytes(MIB))
-    assert used(watched.folders, watched.limit, watched.names) >= 3 * MIB
-    assert sorted(map(os.path.basename, watched.names)) == ["closed", "one", "two"]
+    watched.seen = count(watched.folders, watched.limit)
+    assert watched.seen.total >= 3 * MIB
+    assert sorted(watched.seen.folders[str(folder)]) == ["closed", "one", "two"]
     assert 3 * MIB <= at_least(watched) < 3.5 * MIB
     (folder / "closed").unlink()
     assert at_least(watched) < 2.5 * MIB
@@ -64,3 +65,25 @@ def test_who_is_above_its_limit_while_a_look_lasts_is_told_of(folder: Path, writ
     assert set(map(id, seen)) == {id(small)}
     assert small.over
     assert small.used >= 2 * MIB
+
+
+class Asked(dict[str, dict[str, int]]):
+    """Tells when somebody begins to count."""
+
+    def __init__(self) -> None:
+        self.told = threading.Event()
+
+    def items(self):  # type: ignore[no-untyped-def]
+        self.told.set()
+        return super().items()
+
+
+def test_the_guard_lives_on_when_a_folder_goes_away(folder: Path, writer: int) -> None:
+    told, gone = threading.Event(), Watched((str(folder / "gone"),), MIB, lambda: [writer])
+    gone.seen.folders = asked = Asked()
+    guard = Guard(lambda watched: told.set())
+    guard.begin(gone)
+    assert asked.told.wait(60)
+    guard.begin(Watched((str(folder),), MIB, lambda: [writer]))
+    assert told.wait(60)
+    guard.end()

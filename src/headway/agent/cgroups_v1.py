@@ -72,6 +72,7 @@ class V1Group:
     def __init__(self, paths: dict[str, str]) -> None:
         self._paths = paths
         self.folder = paths["pids" if "pids" in paths else next(iter(paths))]
+        self.clock = f"{paths['cpuacct']}/cpuacct.usage" if "cpuacct" in paths else ""
         later = {"cpu": f"{paths['cpu']}/{QUOTA}"} if "cpu" in paths else {}
         self._later = later | {name: path for name, path in paths.items() if name == "blkio"}  # where tasks are moved
         for path in (*paths.values(), *later.values()):

@@ -51,7 +51,7 @@ class V2Group:
         self._path, self._controllers = path, controllers
         with contextlib.suppress(FileExistsError):
             os.mkdir(path)
-        self.folder = path
+        self.folder, self.clock = path, ""
         self.place: str | None = f"{path}/cgroup.procs"
         self._limits = Limits()
 

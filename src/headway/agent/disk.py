@@ -1,136 +1,189 @@
-"""Looks at what a task has written into its own folders, and says when to look again (G3). Run by the process of disk_watch.
+"""When to look at what a task has written into its own folders (G3). Run by the process of disk_watch.
 
 Kernels can count a folder's bytes only where the file system has project quotas, which few have. So somebody looks: when next, follows
-from the room that is left and the speed at which memory takes writes, so that even a task at full speed overshoots by a few per cent. Where
-a folder has so many entries that looking takes long, the bytes its processes say they wrote (one small file each) tell when to look.
+from the room that is left and the speed at which memory takes writes. Close to its limit a task is held (disk_hold): then it can write only
+between two looks, and these may take long. Where a folder has so many entries that looking takes long, only what is new in it is counted,
+and what its processes say they wrote, until these together could be too much.
 """
 
 from __future__ import annotations
 
-import errno
 import math
-import os
-import stat
 import time
+
+from headway.agent.disk_count import Seen, count, count_again, count_new, nameless, unchanged, written
+from headway.agent.disk_hold import still
 
 TYPE_CHECKING = False  # as in headway/__init__.py
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headway.agent.disk_guard import Guard
+    from headway.agent.disk_hold import Hold, Holder
 
 FASTEST = 8 * 2**30  # bytes a second: more than the 6 GiB that a quiet machine was seen to write into its page cache
+MAKING = 400 * 2**20  # bytes a second of empty files, as they are counted: a hundred thousand files
 MARGIN = 0.01  # of the limit: what may be written between two looks when there is no room left
 SHORTEST_S, LONGEST_S = 0.0002, 0.1
 SLOW, SLOW_S = 64 * 2**20, 0.001  # one that writes less than this a second is not looked at more often: it may live close to its limit
 DEAR_S = 0.002  # a look that takes longer is not taken every time
-PART = 0.1  # of the time may go into dear looks
-ENTRY = 4096  # every file costs at least a block, or its inode does
-MANY = 64  # processes asked
+PART = 0.1  # of the time may go into dear looks, and into looks at one that is held and does not write
+NEAR, NEAR_PART = 64 * 2**20, 8  # one that writes is held when it has less room than this, another with an eighth of its limit left
+HELD_S = 0.1  # at least
+ASLEEP_S = 0.00002  # who has used less of a CPU has written nothing
+UNTOLD = 48 * 2**20  # what may be written in the tick of the kernel's clock (4 ms) before it says that somebody runs, twice
 
 
 class Watched:
     """One task's folders. Plain, as the imports are: the process that uses it shall be small and quick to start."""
 
-    def __init__(self, folders: tuple[str, ...], limit: int, pids: Callable[[], list[int]]) -> None:
-        self.folders, self.limit, self.pids = folders, limit, pids
-        self.used = 0  # at the last look
+    def __init__(
+        self,
+        folders: tuple[str, ...],
+        limit: int,
+        pids: Callable[[], list[int]],
+        threads: Callable[[], list[int]] = list,
+        clock: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """`clock`: the seconds of CPU that its processes have used, if somebody counts them."""
+        self.folders, self.limit, self.pids, self.threads, self.clock = folders, limit, pids, threads, clock
+        self.used = 0  # at the last count
         self.looked = time.monotonic()  # when that was
-        self.slow = True  # it was no fast writer then
+        self.fast_at = 0.0  # when it was a fast writer last
         self.over = False
-        self.names: list[str] = []  # what was there at the last look
+        self.seen = Seen()  # what was there at the last look
+        self.hidden = 0  # and without a name
         # The first look is when it could have written its limit: most tasks have ended by then, and cost nothing here.
         self.ask_at = time.monotonic() + min(LONGEST_S, limit / FASTEST)
         self.look_at = 0.0  # at the latest
-        self.dear = False
-        self.wrote = 0  # what its processes said at the last look
+        self.took = 0.0
+        self.wrote = self.wrote_then = 0  # what its processes said at the last look, and when the one that is done in parts began
+        self.grown = 0  # by what they have said since
+        self.ran: float | None = None  # on a CPU, until the last count
+        self.hold: Hold | None = None
+
+    @property
+    def room(self) -> int:
+        return max(self.limit - self.used - self.grown, 0)
+
+    @property
+    def slow(self) -> bool:
+        """It did not write fast lately."""
+        return self.looked - self.fast_at > HELD_S
+
+    @property
+    def dear(self) -> bool:
+        return self.took > DEAR_S
 
 
-def check(watched: Watched, now: float, guard: Guard) -> float:
+def check(watched: Watched, now: float, guard: Guard, holder: Holder) -> float:
     """Look, if it is time to; returns how long it can wait."""
     if now < watched.ask_at:
         return _wait(watched, now)
-    room, pids = watched.limit - watched.used, watched.pids()
+    if watched.hold is not None:
+        holder.stand_by(watched.hold)
+    ran = watched.clock()
     # One whose turn to start has not come, or that has ended already, writes nothing: of a burst of small programs these are most.
-    if pids and (not watched.dear or now >= watched.look_at or written(pids) - watched.wrote >= room):
-        if len(pids) > 1:  # one alone does not write while it creates a file
-            guard.begin(watched)
-        _look(watched, pids, now)
-        guard.end()
-        if watched.used > watched.limit:
-            watched.over = True
-            return LONGEST_S
-        room = watched.limit - watched.used
-    pause = min(LONGEST_S, max(SLOW_S if watched.slow else SHORTEST_S, (room + watched.limit * MARGIN) / FASTEST))
-    watched.ask_at = now + pause
-    return _wait(watched, time.monotonic())
+    if not _sleeps(watched, ran) and (pids := watched.pids()):
+        if watched.hold is not None:
+            watched.hold.keep()
+        if _is_due(watched, pids, ran, now):
+            _look(watched, pids, ran, guard)
+            if watched.used > watched.limit:
+                watched.over = True
+                return LONGEST_S
+        _hold_or_release(watched, holder)
+    since = time.monotonic()
+    watched.ask_at = _pause(watched) + (now if watched.hold is None else since)
+    return _wait(watched, since)
+
+
+def _sleeps(watched: Watched, ran: float | None) -> bool:
+    """Whether it cannot have written anything since the last count. The kernel tells late of those that are not on our CPU."""
+    if ran is None or watched.ran is None:
+        return False
+    return ran - watched.ran < ASLEEP_S if watched.hold is not None else ran == watched.ran and watched.room > UNTOLD
+
+
+def _is_due(watched: Watched, pids: list[int], ran: float | None, now: float) -> bool:
+    """Whether a whole look is. While looks are dear, counting what is new may do."""
+    if not watched.dear or not watched.seen.whole or (now >= watched.look_at and watched.hold is None):
+        return True
+    if now >= watched.look_at:
+        _look_at_part(watched, pids, now)
+    watched.grown = max(written(pids) - watched.wrote, 0)
+    most = watched.limit * (1 + MARGIN)
+    makes = MAKING * _time(watched, ran, now)
+    if watched.used + watched.grown + makes <= most or (watched.used + watched.grown <= most and unchanged(watched.seen)):
+        return False
+    count_new(watched.seen, watched.limit)
+    _found(watched, watched.seen.total + watched.hidden, ran, now)
+    return watched.used + watched.grown > most
+
+
+def _look_at_part(watched: Watched, pids: list[int], now: float) -> None:
+    """Of one that is held: whoever keeps a CPU for longer than some 50 ms has to share it, so this is done in parts."""
+    if not watched.seen.round:
+        watched.wrote_then = written(pids)
+    if count_again(watched.seen):
+        watched.wrote, watched.hidden = watched.wrote_then, nameless(pids)
+        watched.look_at = now + watched.took / PART
+    watched.used = watched.seen.total + watched.hidden
+
+
+def _time(watched: Watched, ran: float | None, now: float) -> float:
+    """For how long it could write since the last count. Of one that is held the kernel knows, and it may have waited for its CPU long."""
+    if watched.hold is None or ran is None or watched.ran is None:
+        return now - watched.looked
+    return ran - watched.ran
+
+
+def _pause(watched: Watched) -> float:
+    least = SHORTEST_S
+    if watched.slow:  # it may stay close to its limit for long
+        least = SLOW_S if watched.hold is None or watched.dear else min(SLOW_S, watched.took / PART)
+    return min(LONGEST_S, max(least, SHORTEST_S, (watched.room + watched.limit * MARGIN) / FASTEST))
 
 
 def _wait(watched: Watched, now: float) -> float:
     """Until it is looked at again; in whole milliseconds if that does no harm, so that many are looked at together."""
     wait = max(watched.ask_at - now, 0.0)
-    return math.ceil(wait / SLOW_S) * SLOW_S if watched.slow else wait
+    return math.ceil(wait / SLOW_S) * SLOW_S if watched.slow and watched.hold is None else wait
 
 
-def _look(watched: Watched, pids: list[int], now: float) -> None:
-    began = time.thread_time()
-    names: list[str] = []
-    before, watched.used = watched.used, used(watched.folders, watched.limit, names)
-    watched.names = names
-    watched.slow = watched.used - before < SLOW * (now - watched.looked)
-    watched.looked = now
-    if watched.used > watched.limit:
-        return  # the rest would only take time, and it goes on writing
-    watched.used += nameless(pids)
-    took = time.thread_time() - began  # of the CPU: on a busy machine a look may also have to wait
-    watched.dear = took > DEAR_S
+def _look(watched: Watched, pids: list[int], ran: float | None, guard: Guard) -> None:
+    began, cpu = time.monotonic(), time.thread_time()
+    if watched.dear and watched.used + watched.grown > watched.limit:  # it shall not grow while a long look finds out whether it has to end
+        with still(pids):
+            watched.seen = count(watched.folders, watched.limit)
+    else:
+        if len(pids) > 1:  # one alone does not write while it creates a file
+            guard.begin(watched)
+        watched.seen = count(watched.folders, watched.limit)
+        guard.end()
+    # Beyond the limit, the rest would only take time, and it goes on writing.
+    watched.hidden = nameless(pids) if watched.seen.total <= watched.limit else 0
+    watched.grown = 0
+    _found(watched, watched.seen.total + watched.hidden, ran, began)
+    watched.took = time.thread_time() - cpu  # of the CPU: on a busy machine a look may also have to wait
     if watched.dear:
-        watched.look_at = now + took / PART
+        watched.look_at = time.monotonic() + watched.took / PART
         watched.wrote = written(pids)
 
 
-def used(folders: tuple[str, ...], limit: int, names: list[str]) -> int:
-    """Bytes on disk below the folders; stops counting once it is clear that they are too many. Adds the names it met."""
-    total, left = 0, list(folders)
-    while left and total <= 2 * limit + ENTRY:
-        where = left.pop()
-        try:
-            with os.scandir(where) as entries:
-                for entry in entries:
-                    found = entry.stat(follow_symlinks=False)
-                    total += max(found.st_blocks * 512, ENTRY)
-                    names.append(entry.path)
-                    if entry.is_dir(follow_symlinks=False):
-                        left.append(entry.path)
-        except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:
-                return limit + 1  # nested deeper than anyone can look: that is a way to hide
-            continue  # it went away while we looked
-    return total
+def _found(watched: Watched, used: int, ran: float | None, now: float) -> None:
+    fast = used - watched.used >= SLOW * _time(watched, ran, now)
+    watched.used, watched.ran = used, ran
+    watched.looked = now if watched.hold is None else time.monotonic()  # one that is held has stood still since
+    if fast:
+        watched.fast_at = watched.looked
 
 
-def written(pids: list[int]) -> int:
-    """Bytes that these processes, and children they waited for, have written in all."""
-    total = 0
-    for pid in pids[:MANY]:
-        try:
-            with open(f"/proc/{pid}/io", "rb") as file:
-                total += int(file.read().partition(b"write_bytes: ")[2].split(b"\n", 1)[0])
-        except (OSError, ValueError):
-            continue  # it ended while we asked
-    return total
-
-
-def nameless(pids: list[int]) -> int:
-    """Bytes of files that were removed and are still open."""
-    found: dict[tuple[int, int], int] = {}
-    for pid in pids:
-        try:
-            with os.scandir(f"/proc/{pid}/fd") as entries:
-                for entry in entries:
-                    of = entry.stat()
-                    if of.st_nlink == 0 and stat.S_ISREG(of.st_mode):
-                        found[of.st_dev, of.st_ino] = of.st_blocks * 512
-        except OSError:
-            continue  # it ended while we looked
-    return sum(found.values())
+def _hold_or_release(watched: Watched, holder: Holder) -> None:
+    """Hold it if it could reach its limit before we come back, were we late; let it go when it stays away from there."""
+    near = watched.room < (min(watched.limit // NEAR_PART, NEAR) if watched.slow else NEAR)
+    if near and watched.hold is None and holder.able:
+        watched.hold = holder.hold(watched.threads)
+    elif not near and watched.hold is not None:
+        holder.release(watched.hold)
+        watched.hold = None

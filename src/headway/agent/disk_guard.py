@@ -13,13 +13,15 @@ import os
 import stat
 import time
 
-from headway.agent.disk import ENTRY, Watched
+from headway.agent.disk import Watched
+from headway.agent.disk_count import ENTRY
 
 TYPE_CHECKING = False  # as in headway/__init__.py
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 PATIENCE_S = 0.002  # a look that takes longer waits for somebody, or has many files to count
+HELD_S = 0.0005  # the same, at one that is close to its limit
 
 
 class Guard:
@@ -47,7 +49,7 @@ class Guard:
             self._begun.acquire()
             while (watched := self._looked_at) is not None:
                 turn = self._turn
-                time.sleep(PATIENCE_S)
+                time.sleep(PATIENCE_S if watched.hold is None else HELD_S)
                 if self._turn == turn and self._looked_at is watched and (found := at_least(watched)) > watched.limit:
                     watched.used, watched.over = found, True
                     self._over(watched)
@@ -56,13 +58,18 @@ class Guard:
 def at_least(watched: Watched) -> int:
     """Bytes of files that are known, by their names or because they are open; asks no folder for its list."""
     found: dict[tuple[int, int], int] = {}
-    for path in watched.names:
-        try:
-            of = os.lstat(path)
-        except OSError:
-            continue  # removed
-        found[of.st_dev, of.st_ino] = max(of.st_blocks * 512, ENTRY)
-    owner, below = os.stat(watched.folders[0]).st_uid, tuple(f"{folder}/" for folder in watched.folders)
+    for where, names in list(watched.seen.folders.items()):
+        for name in names:
+            try:
+                of = os.lstat(f"{where}/{name}")
+            except OSError:
+                continue  # removed
+            found[of.st_dev, of.st_ino] = max(of.st_blocks * 512, ENTRY)
+    try:
+        owner = os.stat(watched.folders[0]).st_uid
+    except OSError:
+        return 0  # the task has ended, and its folder was removed
+    below = tuple(f"{folder}/" for folder in watched.folders)
     shared = owner == os.getuid()  # with files elsewhere; all files of a user that is nobody else's lie in its folders
     for pid in watched.pids():
         try:

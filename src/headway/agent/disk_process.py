@@ -1,7 +1,8 @@
 """The process that watches the disks of tasks (G3); disk_watch is the supervisor's side of it.
 
 It waits for nobody: it has an interpreter of its own and, where that is allowed, a real-time policy. What to watch comes by messages, the
-end of a watch by a zero in shared memory. Who is above its limit is written there before anything is killed, so whoever reaps it knows why.
+end of a watch by a zero in shared memory. Who is above its limit is written there before anything is killed, so whoever reaps it knows why;
+and who is held, so that another process that takes over lets it go.
 Imports little: it shall be small and quick to start.
 """
 
@@ -17,24 +18,28 @@ import time
 
 from headway.agent.disk import Watched, check
 from headway.agent.disk_guard import Guard
+from headway.agent.disk_hold import Holder
+from headway.agent.disk_members import Group, One
 
 SOCKET_FD, SHARED_FD = 3, 4
 ENTRIES = 65536
 BETWEEN = b"\0\0"
-LARGEST, PIDS = 2**20, 2**16  # bytes of a message, and of a list of processes; a longer list is seen in part, each time
-ENTRY = struct.Struct("qqq")  # number of the watch; the same once it is over its limit; what it used then
-_FOUND, _FOUND_AT = struct.Struct("qq"), 8  # the part that is written here
+LARGEST = 2**20  # bytes of a message
+ENTRY = struct.Struct("qqqq")  # number of the watch; the same once it is over its limit; what it used then; the number while it is held
+_FOUND, _FOUND_AT = struct.Struct("qq"), 8  # the parts that are written here
+_HELD, _HELD_AT = struct.Struct("q"), 24
 AGAIN_S = 0.002  # between two looks for processes of a task that has to end
 Watches = dict[int, tuple[int, Watched]]  # by number: the offset of its entry, and what is watched
 
 
-def message(number: int, at: int, limit: int, processes: str, ours: int, folders: tuple[str, ...]) -> bytes:
-    """`processes`: the folder of their group, in which so many threads are ours, or the only process that is known."""
-    return "\0".join((str(number), str(at), str(limit), processes, str(ours), *folders)).encode(errors="surrogateescape")
+def message(number: int, at: int, limit: int, processes: str, ours: int, clock: str, folders: tuple[str, ...]) -> bytes:
+    """`processes`: the folder of their group, in which so many threads are ours, or the only process that is known. `clock`: the file that
+    says how much of the CPU the group has used, or nothing."""
+    return "\0".join((str(number), str(at), str(limit), processes, str(ours), clock, *folders)).encode(errors="surrogateescape")
 
 
 def main() -> None:
-    _hurry()
+    holder = Holder(able=_hurry())
     sock = socket.socket(fileno=SOCKET_FD)
     shared = mmap.mmap(SHARED_FD, ENTRIES * ENTRY.size)
     supervisor = os.getppid()
@@ -50,21 +55,33 @@ def main() -> None:
             for one in said.split(BETWEEN):
                 number, at, watched = _watch(one, supervisor)
                 watches[number] = at, watched
-        pause = look(watches, shared, guard)
+                if holder.able and _HELD.unpack_from(shared, at + _HELD_AT)[0] == number:  # by one of us who was killed
+                    watched.hold = holder.hold(watched.threads)
+        pause = look(watches, shared, guard, holder)
 
 
-def look(watches: Watches, shared: mmap.mmap, guard: Guard) -> float | None:
+def look(watches: Watches, shared: mmap.mmap, guard: Guard, holder: Holder) -> float | None:
     """One round; returns when the next one is due, or None when there is nothing to watch."""
     pause: float | None = None
+    first: Watched | None = None
     for number, (at, watched) in list(watches.items()):
         if ENTRY.unpack_from(shared, at)[0] != number:
             del watches[number]
+            if watched.hold is not None:
+                holder.forget(watched.hold)
             continue
-        wait = check(watched, time.monotonic(), guard) if not watched.over else 0.0
+        wait, held = AGAIN_S, watched.hold
+        if not watched.over:
+            wait = check(watched, time.monotonic(), guard, holder)
+        if watched.hold is not held:
+            _HELD.pack_into(shared, at + _HELD_AT, number if watched.hold is not None else 0)
         if watched.over:
             _end(number, at, watched, shared)
             wait = AGAIN_S
-        pause = wait if pause is None else min(pause, wait)
+        if pause is None or wait < pause:
+            pause, first = wait, watched
+    if first is not None and first.hold is not None:
+        holder.stand_by(first.hold)
     return pause
 
 
@@ -92,36 +109,15 @@ def _kill(pids: list[int]) -> None:
 
 
 def _watch(said: bytes, supervisor: int) -> tuple[int, int, Watched]:
-    number, at, limit, processes, ours, *folders = said.decode(errors="surrogateescape").split("\0")
-    one = int(processes) if not processes.startswith("/") else 0
-    alone, found = int(ours), (lambda: [one]) if one else (lambda: _listed(processes, alone, supervisor))
-    return int(number), int(at), Watched(tuple(folders), int(limit), found)
+    number, at, limit, processes, ours, clock, *folders = said.decode(errors="surrogateescape").split("\0")
+    group = Group(processes, int(ours), clock, supervisor) if processes.startswith("/") else One(int(processes))
+    return int(number), int(at), Watched(tuple(folders), int(limit), group.pids, group.threads, group.clock)
 
 
-_counts: dict[str, int] = {}  # descriptors of the files that tell how many processes a group has, by the folder
-
-
-def _listed(group: str, ours: int, supervisor: int) -> list[int]:
-    """The processes of a group, without the supervisor. The list costs much: first, whether there are any."""
-    try:
-        if group not in _counts:
-            _counts[group] = os.open(f"{group}/pids.current", os.O_RDONLY | os.O_CLOEXEC)
-        if int(os.pread(_counts[group], 32, 0)) <= ours:
-            return []
-        fd = os.open(f"{group}/cgroup.procs", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:  # the place is gone; one of that name may be made again
-        if group in _counts:
-            os.close(_counts.pop(group))
-        return []
-    try:
-        return [pid for pid in map(int, os.read(fd, PIDS).split()) if pid not in (0, supervisor)]
-    finally:
-        os.close(fd)
-
-
-def _hurry() -> None:
+def _hurry() -> bool:
     """It does little and must do it in time, also on a busy machine; without the right to it, it does its best."""
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     except PermissionError:
-        return
+        return False
+    return True

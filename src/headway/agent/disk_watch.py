@@ -83,10 +83,12 @@ class DiskWatch:
         self._made += 1
         processes = group.folder if group is not None else str(pid)
         ours = int(group is not None and group.place is None)  # a thread that stands inside
+        clock = group.clock if group is not None else ""
         at = self._free.pop()
-        watch = Watch(self._shared, self._made, at, folders, limit, message(self._made, at, limit, processes, ours, folders))
+        said = message(self._made, at, limit, processes, ours, clock, folders)
+        watch = Watch(self._shared, self._made, at, folders, limit, said)
         self._watches[watch.number] = watch
-        ENTRY.pack_into(self._shared, watch.at, watch.number, 0, 0)
+        ENTRY.pack_into(self._shared, watch.at, watch.number, 0, 0, 0)
         self._unsaid.append(watch)
         return watch
 
@@ -102,7 +104,7 @@ class DiskWatch:
     def remove(self, watch: Watch) -> None:
         """Seen there at the next look; it kills nobody any more from now on."""
         del self._watches[watch.number]
-        ENTRY.pack_into(self._shared, watch.at, 0, 0, 0)
+        ENTRY.pack_into(self._shared, watch.at, 0, 0, 0, 0)
         self._free.append(watch.at)
 
     def ended(self, pid: int) -> None:

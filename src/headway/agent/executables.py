@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from headway.agent import tree, watcher
 from headway.agent.clock import boottime, wall_ms
-from headway.agent.disk import used as disk_used
+from headway.agent.disk_count import count
 from headway.agent.group import Used
 from headway.agent.interpreters import NotStartable
 from headway.agent.loop import Loop
@@ -389,7 +389,7 @@ def _disk_excess(place: Place, status: int) -> Excess | None:
     too_large = exit_code(status, isolated=place.isolated) == -signal.SIGXFSZ
     if not disk.over and not too_large and not place.isolated:
         return None
-    used = disk_used(disk.folders, disk.limit, [])
+    used = count(disk.folders, disk.limit).total
     if not disk.over and not too_large and used < disk.limit:  # it may also have been told by the kernel, and given up by itself
         return None
     return Excess("disk", max(used, disk.used, disk.limit), disk.limit)

@@ -37,6 +37,7 @@ class Group(Protocol):
     """The group of one slot."""
 
     folder: str  # of the files that tell what runs in it
+    clock: str  # the file that tells what it has used of the CPU, in nanoseconds; empty: none does
     place: str | None  # the cgroup.procs a new process must be moved by; None: the starting thread stands inside already
 
     def admit(self, thread: int) -> None: ...

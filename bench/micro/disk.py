@@ -1,0 +1,145 @@
+"""By how much tasks at full write speed exceed their disk limit, and what the watch costs those who do not (G3).
+
+    python bench/micro/disk.py [--runs 10] [--only "one file" ...] [--level none] [--limit 64] [--beside /other/checkout/src]
+    python bench/micro/disk.py --cost [--runs 10] [--beside /other/checkout/src]
+
+Each run is a task that writes until it is ended; what its folder held then is compared with its limit. "burst" fills all but a thirtieth of
+its limit, rests, and goes on with eight threads. `--cost` takes the time of a task that writes half of its limit and ends, and the CPU time
+of the watch beside fifty tasks that sleep. With `--beside`, runs by the code here and by that of another checkout take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from headway.agent import tree
+from headway.domain.resources import Resources
+from tests.support.agents import AgentProcess
+from tests.support.confined import LEVELS, MIB, confining, python
+from tests.support.processes import command_line
+from tests.support.scripted_server import ScriptedServer
+
+IDLE, IDLE_S = 50, 3.0
+CPUS = 2000  # thousandths: no quota slows them down on two cores
+_FORK = "import os\nfor me in range({count}):\n    if not os.fork(): break\nelse:\n    while True: os.wait()\n"
+_FILES = """
+import os
+piece, fds = bytes(2**20), [os.open(f"{{os.getpid()}}-{{n}}", os.O_WRONLY | os.O_CREAT) for n in range({count})]
+while True:
+    for fd in fds: os.write(fd, piece)
+"""
+_BURST = """
+import os, threading, time
+def fill(name, size):
+    fd, piece = os.open(name, os.O_WRONLY | os.O_CREAT), bytes(2**18)
+    for _ in range(size // len(piece)): os.write(fd, piece)
+fill("most", LIMIT - LIMIT // 30)
+time.sleep(0.3)
+for n in range(8): threading.Thread(target=fill, args=(f"f{n}", 2**40)).start()
+"""
+_MAKE = "n = 0\nwhile True:\n    fd = os.open(f'{{me}}-{{n}}', 65); os.write(fd, bytes({size})); os.close(fd); n += 1\n"
+KINDS = {
+    "one file": _FILES.format(count=1),
+    "fifty files": _FILES.format(count=50),
+    "eight processes": _FORK.format(count=8) + _FILES.format(count=8),
+    "makers of small files": _FORK.format(count=8) + _MAKE.format(size=8192),
+    "hard links": _FORK.format(count=8) + "open(f'{me}', 'w')\nn = 0\nwhile True: os.link(f'{me}', f'{me}-{n}'); n += 1\n",
+    "tiny files": "import os\nme = 0\n" + _MAKE.format(size=1),
+    "burst": _BURST,
+}
+HALF = "import os\nfd = os.open('f', 65)\nfor _ in range(LIMIT // 2**21): os.write(fd, bytes(2**20))"
+Nodes = dict[str, tuple[ScriptedServer, AgentProcess]]
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser()
+    asked.add_argument("--runs", type=int, default=10)
+    asked.add_argument("--only", choices=list(KINDS), nargs="+", default=list(KINDS))
+    asked.add_argument("--level", choices=LEVELS, nargs="+", default=LEVELS)
+    asked.add_argument("--limit", type=int, nargs="+", default=[64, 256], help="in MiB")
+    asked.add_argument("--beside", metavar="SRC", help="the src folder of another checkout")
+    asked.add_argument("--cost", action="store_true")
+    options = asked.parse_args()
+    with tempfile.TemporaryDirectory() as folder, _nodes(Path(folder), options.beside) as nodes:
+        if options.cost:
+            _cost(nodes, options.runs)
+            return
+        for limit in options.limit:
+            for kind in options.only:
+                for level in options.level:
+                    _overshoot(nodes, kind, level, limit * MIB, options.runs)
+
+
+@contextmanager
+def _nodes(folder: Path, beside: str | None) -> Iterator[Nodes]:
+    """An agent by the code here, and one by the code of another checkout."""
+    with ExitStack() as stack:
+        nodes = {"here": stack.enter_context(confining(folder / "here"))}
+        if beside:
+            os.environ["PYTHONPATH"] = beside
+            nodes["beside"] = stack.enter_context(confining(folder / "beside", node_name="beside"))
+            del os.environ["PYTHONPATH"]
+        yield nodes
+
+
+def _overshoot(nodes: Nodes, kind: str, level: str, limit: int, runs: int) -> None:
+    room = Resources(cpus_milli=CPUS, memory=2 * limit + 256 * MIB, disk=limit)
+    command, isolation = python(KINDS[kind].replace("LIMIT", str(limit))), "" if level == "none" else level
+    found: dict[str, list[float]] = {name: [] for name in nodes}
+    for _ in range(runs):
+        for name, (server, _) in nodes.items():
+            ref = server.run(server.define(command=command, isolation=isolation, resources=room))
+            found[name].append(server.error(ref).get("excess", {}).get("used", 0) / limit * 100 - 100)
+    for name, values in found.items():
+        most, middle = max(values), statistics.median(values)
+        print(f"{limit // MIB:4} MiB  {kind:22} {level:8} {name:7} at most {most:6.1f} %  median {middle:6.1f} %", flush=True)
+
+
+def _cost(nodes: Nodes, runs: int) -> None:
+    limit = 64 * MIB
+    room = Resources(cpus_milli=CPUS, memory=256 * MIB, disk=limit)
+    took: dict[str, list[float]] = {name: [] for name in nodes}
+    spent: dict[str, list[float]] = {name: [] for name in nodes}
+    for _ in range(runs):
+        for name, (server, agent) in nodes.items():
+            ref = server.run(server.define(command=python(HALF.replace("LIMIT", str(limit))), resources=room))
+            took[name].append(server.finished[ref].ended_ms - server.finished[ref].started_ms)
+            spent[name].append(_beside_sleepers(server, agent))
+    for name in nodes:
+        print(f"{name:7} half the limit written in {statistics.median(took[name]):.0f} ms ({min(took[name])}-{max(took[name])})")
+        print(f"{name:7} beside {IDLE} that sleep: {statistics.median(spent[name]):.2f} % of a CPU", flush=True)
+
+
+def _beside_sleepers(server: ScriptedServer, agent: AgentProcess) -> float:
+    """What the watch spends meanwhile, in percent of a CPU."""
+    room = Resources(cpus_milli=10, memory=16 * MIB, disk=64 * MIB)
+    refs = server.order_many(server.define(command=("/bin/sleep", "600"), resources=room), [b""] * IDLE)
+    running = {started.id for started in server.started}
+    server.wait(lambda: {ref[0] for ref in refs} <= running | {started.id for started in server.started})
+    (watch,) = [pid for pid in tree.children(agent.supervisor()) if b"disk_process" in command_line(pid)]
+    before, began = _cpu(watch), time.monotonic()
+    time.sleep(IDLE_S)
+    spent = (_cpu(watch) - before) / (time.monotonic() - began)
+    for ref in refs:
+        server.cancel(ref, grace_s=0)
+    server.wait(lambda: all(ref in server.finished for ref in refs))
+    return spent * 100
+
+
+def _cpu(pid: int) -> float:
+    """Seconds, of all of its threads."""
+    return sum(int(Path(path, "schedstat").read_text().split()[0]) for path in Path(f"/proc/{pid}/task").iterdir()) / 1e9
+
+
+if __name__ == "__main__":
+    main()

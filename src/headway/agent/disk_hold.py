@@ -1,0 +1,125 @@
+"""Holds tasks that are close to their disk limit on the CPU of the watch (G3).
+
+The watch has a real-time policy: on its CPU nothing else runs while it looks. A task whose threads may run on that CPU only stands still
+meanwhile, and between two looks it writes for as long as the watch lets it and no longer, however late a look comes: what keeps the watch
+from its CPU keeps the task from it too. The task notices nothing but one CPU instead of several. Tasks are spread over the CPUs; the
+watch goes to the one it looks at, and waits on the one it looks at next.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import contextmanager
+
+TYPE_CHECKING = False  # as in headway/__init__.py
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Threads = Callable[[], list[int]]
+
+PASSES = 8  # a thread that is not held yet may have made others meanwhile
+
+
+class Hold:
+    """One task on its CPU."""
+
+    def __init__(self, cpu: int, threads: Threads, usual: set[int]) -> None:
+        self.cpu, self._threads, self._usual = cpu, threads, usual
+        self._before: dict[int, set[int]] = {}  # thread -> where it could run before
+
+    def keep(self) -> None:
+        """All its threads: also those that were made since, and those that went elsewhere by themselves."""
+        for _ in range(PASSES):
+            found = self._threads()
+            if not sum(map(self._bring, found)):
+                break  # all of them were here, so none can have made another one meanwhile
+        self._before = {thread: self._before[thread] for thread in found if thread in self._before}
+
+    def _bring(self, thread: int) -> bool:
+        """Whether it was elsewhere."""
+        here = {self.cpu}
+        try:
+            cpus = os.sched_getaffinity(thread)
+            if cpus == here:
+                # One that was made while its maker was held has never been anywhere else.
+                self._before.setdefault(thread, self._usual)
+                return False
+            os.sched_setaffinity(thread, here)
+        except OSError:
+            return False  # it has ended
+        self._before[thread] = cpus
+        return True
+
+    def release(self) -> None:
+        """To where each could run before."""
+        self.keep()
+        for thread, cpus in self._before.items():
+            try:
+                os.sched_setaffinity(thread, cpus)
+            except OSError:
+                continue  # it has ended
+
+
+class Holder:
+    """Where the watch is, and how many it holds on each CPU."""
+
+    def __init__(self, *, able: bool) -> None:
+        """Able: it goes before everything else on its CPU. Without that, holding a task there would only be in both their way."""
+        self.able = able
+        self._usual = os.sched_getaffinity(0)
+        self._count = dict.fromkeys(sorted(self._usual), 0)
+        self._at: int | None = None
+
+    def hold(self, threads: Threads) -> Hold:
+        cpu = min(self._count, key=lambda cpu: (self._count[cpu], cpu != self._at))
+        self._count[cpu] += 1
+        hold = Hold(cpu, threads, self._usual)
+        self.stand_by(hold)
+        hold.keep()
+        return hold
+
+    def release(self, hold: Hold) -> None:
+        hold.release()
+        self.forget(hold)
+
+    def forget(self, hold: Hold) -> None:
+        """Nothing of it lives any more."""
+        self._count[hold.cpu] -= 1
+        if not any(self._count.values()):
+            self._at = None
+            os.sched_setaffinity(0, self._usual)
+
+    def stand_by(self, hold: Hold) -> None:
+        """From here on, what is held there stands still until the watch waits."""
+        if hold.cpu != self._at:
+            os.sched_setaffinity(0, {hold.cpu})
+            self._at = hold.cpu
+
+
+@contextmanager
+def still(pids: list[int]) -> Iterator[None]:
+    """While a long look lasts, these are stopped: after some 50 ms the kernel lets others onto our CPU too. Those that are stopped already
+    stay so."""
+    stopped = [pid for pid in pids if _state(pid) not in (b"T", b"t", b"") and _send(pid, signal.SIGSTOP)]
+    try:
+        yield
+    finally:
+        for pid in stopped:
+            _send(pid, signal.SIGCONT)
+
+
+def _state(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1]
+    except OSError:
+        return b""  # it has ended
+
+
+def _send(pid: int, number: int) -> bool:
+    try:
+        os.kill(pid, number)
+    except OSError:
+        return False  # it has ended
+    return True

@@ -1,0 +1,82 @@
+"""Who belongs to a task, as far as the watch on disks has to know (G3)."""
+
+from __future__ import annotations
+
+import os
+
+LONGEST = 2**16  # bytes of a list; a longer one is seen in part, each time
+THREADS = ("tasks", "cgroup.threads")  # in versions 1 and 2
+
+
+class One:
+    """A single process, where there are no groups."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+    def pids(self) -> list[int]:
+        return [self._pid]
+
+    def threads(self) -> list[int]:
+        try:
+            return [int(name) for name in os.listdir(f"/proc/{self._pid}/task")]
+        except OSError:
+            return []  # it has ended
+
+    def clock(self) -> float | None:
+        return None
+
+
+class Group:
+    """The processes of a group, without the supervisor, of which `ours` threads stand inside."""
+
+    def __init__(self, folder: str, ours: int, clock: str, supervisor: int) -> None:
+        self._folder, self._ours, self._clock, self._supervisor = folder, ours, clock, supervisor
+        self._own: set[int] = set()  # the threads that are
+
+    def pids(self) -> list[int]:
+        """The list costs much: first, whether there are any."""
+        try:
+            if int(_tell(f"{self._folder}/pids.current")) <= self._ours:
+                return []
+        except (OSError, ValueError):
+            return []  # the group is gone
+        return [pid for pid in _listed(f"{self._folder}/cgroup.procs") if pid not in (0, self._supervisor)]
+
+    def threads(self) -> list[int]:
+        found = next((found for file in THREADS if (found := _listed(f"{self._folder}/{file}"))), [])
+        if len(self._own) < self._ours:
+            self._own = {thread for thread in found if os.path.exists(f"/proc/{self._supervisor}/task/{thread}")}
+        return [thread for thread in found if thread not in self._own]
+
+    def clock(self) -> float | None:
+        """Seconds of CPU that it has used."""
+        try:
+            return int(_tell(self._clock)) / 1e9 if self._clock else None
+        except (OSError, ValueError):
+            return None
+
+
+_open: dict[str, int] = {}  # descriptors of files that tell a number: groups are used again and again
+
+
+def _tell(file: str) -> bytes:
+    try:
+        if file not in _open:
+            _open[file] = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        return os.pread(_open[file], 32, 0)
+    except OSError:  # gone; one of that name may be made again
+        if file in _open:
+            os.close(_open.pop(file))
+        raise
+
+
+def _listed(file: str) -> list[int]:
+    try:
+        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return []
+    try:
+        return [int(word) for word in os.read(fd, LONGEST).split()]
+    finally:
+        os.close(fd)

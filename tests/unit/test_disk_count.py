@@ -1,0 +1,82 @@
+"""What lies in a task's folders, counted whole and by what is new (G3)."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from headway.agent.disk_count import AT_ONCE, ENTRY, SETTLED_NS, count, count_again, count_new, unchanged
+
+LIMIT = 2**30
+
+
+def settle(*folders: Path) -> None:
+    """As if they had been changed a while ago."""
+    then = time.time_ns() - 10 * SETTLED_NS
+    for folder in folders:
+        os.utime(folder, ns=(then, then))
+
+
+def test_what_came_and_what_went_is_counted_by_the_names(tmp_path: Path) -> None:
+    below = tmp_path / "below"
+    below.mkdir()
+    (tmp_path / "stays").write_bytes(bytes(3 * ENTRY))
+    (below / "goes").write_bytes(b"x")
+    seen = count((str(tmp_path),), LIMIT)
+    assert seen.total == count((str(tmp_path),), LIMIT).total
+    (below / "goes").unlink()
+    for n in range(10):
+        os.link(tmp_path / "stays", tmp_path / f"link{n}")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "file").write_bytes(bytes(ENTRY))
+    count_new(seen, LIMIT)
+    again = count((str(tmp_path),), LIMIT)
+    assert (seen.total, seen.entries, seen.folders) == (again.total, again.entries, again.folders)
+
+
+def test_what_has_grown_is_found_in_parts(tmp_path: Path) -> None:
+    for n in range(AT_ONCE + 50):
+        (tmp_path / str(n)).touch()
+    seen = count((str(tmp_path),), LIMIT)
+    for n in range(AT_ONCE + 50):
+        (tmp_path / str(n)).write_bytes(bytes(3 * ENTRY))
+    (tmp_path / "0").unlink()
+    assert not count_again(seen)
+    assert count_again(seen)
+    count_new(seen, LIMIT)
+    assert seen.total == count((str(tmp_path),), LIMIT).total
+
+
+def test_a_folder_that_went_away_counts_no_more(tmp_path: Path) -> None:
+    below = tmp_path / "below"
+    below.mkdir()
+    (below / "file").write_bytes(bytes(ENTRY))
+    seen = count((str(tmp_path),), LIMIT)
+    (below / "file").unlink()
+    below.rmdir()
+    count_new(seen, LIMIT)
+    assert (seen.total, seen.entries) == (0, 0)
+
+
+def test_a_folder_is_unchanged_only_if_that_is_sure(tmp_path: Path) -> None:
+    assert not unchanged(count((str(tmp_path),), LIMIT))  # it was made a moment ago: one more change might have the same time
+    settle(tmp_path)
+    seen = count((str(tmp_path),), LIMIT)
+    assert unchanged(seen)
+    (tmp_path / "new").touch()
+    assert not unchanged(seen)
+
+
+def test_names_below_a_folder_of_very_many_are_not_remembered_and_count_all_the_same(tmp_path: Path) -> None:
+    import headway.agent.disk_count as module
+
+    for n in range(20):
+        (tmp_path / str(n)).touch()
+    before, module.KNOWN = module.KNOWN, 10
+    try:
+        seen = count((str(tmp_path),), LIMIT)
+    finally:
+        module.KNOWN = before
+    assert not seen.whole
+    assert seen.total == 20 * ENTRY
