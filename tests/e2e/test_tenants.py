@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from headway.api.audit import QUIET, action_of
 from headway.api.openapi import TABLE
 from headway.wire.http import Http, Response
-from tests.support.cluster import TOKEN, Server
+from tests.support.cluster import TOKEN, Process, Server
 
 
 class Place:
@@ -231,3 +232,28 @@ async def test_every_call_that_may_change_something_leaves_a_row_whatever_route_
     told = await place.audit("?limit=1000")
     assert {entry["action"] for entry in told} >= {action_of(route.method.upper(), route.path) for route in changing}
     assert not [entry for entry in told if entry["result"] == "begun"]
+
+
+async def test_nobody_waits_for_a_task_that_is_not_there_or_is_anothers(place: Place) -> None:
+    own, other = await place.tenant("own"), await place.tenant("other")
+    known = (await place.must("POST", "/v1/tasks", {"command": ["true"]}, token=own))["id"]
+    waited = await place.must("POST", "/v1/tasks/wait", {"ids": [known], "timeout": 0}, token=own)
+    assert waited["pending"] == [known]
+    for token, ids in ((own, [known, "77"]), (other, [known])):
+        response = await place.ask(token, "POST", "/v1/tasks/wait", {"ids": ids, "timeout": 0})
+        assert response.status == 404
+        assert ids[-1] in msgspec.json.decode(response.body)["detail"]
+
+
+async def test_a_server_that_nobody_can_use_says_how_to_change_that(dsn: str, tmp_path: Path) -> None:
+    server = Process("bare", tmp_path)
+    server.launch(["server", "--database", dsn, "--port", "0", "--output", "json"], {"HEADWAY_DATA": str(tmp_path / "bare")})
+    try:
+        assert server.popen is not None
+        assert server.popen.stdout is not None
+        assert await asyncio.to_thread(server.popen.stdout.readline), server.log.read_text()
+        said = next(line for line in server.log.read_text().splitlines() if "server.no_admin_token" in line)
+        assert "HEADWAY_TOKEN" in said
+        assert "headway key create" in said
+    finally:
+        server.kill()

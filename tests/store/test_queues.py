@@ -250,6 +250,21 @@ async def test_a_new_leader_goes_on_with_the_peak_of_the_old_one(dsn):
         await eventually(goes_on)
 
 
+async def test_a_tenant_is_not_told_how_many_tasks_of_others_were_late(dsn):
+    async with engine(dsn) as core:
+        async def counted() -> bool:
+            await core.planner.run_once()
+            core.planner.conditions.missed["urgent"] = 7  # again: who takes over begins with what was published
+            await core.outlook.run_once()
+            core.queue_views.forget()
+            views, _ = await core.queue_views.look(None)
+            return {view.name: view.missed for view in views}["urgent"] == 7
+
+        await eventually(counted)
+        views, _ = await core.queue_views.look(2)
+        assert {view.missed for view in views} == {None}
+
+
 # Promotion
 
 

@@ -18,7 +18,7 @@ from headway.api.front import Front
 from headway.config import Settings
 from headway.control.core import Core
 from headway.errors import ConfigError
-from headway.logs import configure
+from headway.logs import configure, log
 from headway.store.migrate import migrate
 
 GRACE_S = 5  # open requests may finish for so long
@@ -134,3 +134,11 @@ async def _accept_tokens(core: Core, settings: Settings) -> None:
             await core.access.add(path.read_text().strip(), role, name=f"{file} file")
     if settings.token:
         await core.access.add(settings.token, "admin", name="settings")
+    if not await core.access.has_admin():
+        log(
+            "server.no_admin_token",
+            level="error",
+            reason="there is no admin token in this database: nobody can submit a task, and no agent can join",
+            hint=f"start again with HEADWAY_TOKEN set to a long secret, or with one in the file {Path(settings.data_dir) / 'token'}; "
+            "make the others with it: headway key create",
+        )

@@ -32,6 +32,7 @@ from headway.store.queries import query
 from headway.wire.views.tasks import Accepted, AcceptedMany, AttemptView, LogLine, Page, Waited
 
 _ONE = query("read.one")
+_KNOWN = query("read.known")
 _ATTEMPTS = query("read.attempts")
 _OUTPUT = query("output.read")
 _FAMILY = query("subtask.family")
@@ -147,6 +148,7 @@ async def wait_for(request: Http) -> Response[bytes]:
     if not 0 < len(ids) <= 10_000:
         raise InvalidInput(f"ids: {len(ids)} are given", field="ids", hint="1 to 10,000")
     await may_see(core, caller, *ids)
+    await _must_exist(core, ids, caller.scope)
     done = await core.waiting.any_final(ids, caller.scope, min(max(asked.timeout, 0.0), LONGEST_WAIT_S))
     async with core.database.cold() as connection:
         rows = await connection.fetch(_ONE, done, caller.scope) if done else []
@@ -261,6 +263,15 @@ async def _io_of(core: Core, task: int) -> dict[int, tuple[int, int]]:
     """Bytes read and written by each attempt of a task the caller may see."""
     async with core.database.cold() as connection:
         return {row["attempt"]: (row["read_bytes"], row["written_bytes"]) for row in await connection.fetch(_IO, task)}
+
+
+async def _must_exist(core: Core, tasks: list[int], tenant: int | None) -> None:
+    """Nobody shall wait for what never ends because it is not there."""
+    async with core.database.cold() as connection:
+        known = {row["id"] for row in await connection.fetch(_KNOWN, tasks, tenant)}
+        for task in tasks:
+            if task not in known:
+                raise await no_task(connection, task, tenant)
 
 
 async def one(core: Core, task: int, tenant: int | None) -> Any:

@@ -92,7 +92,7 @@ def queues_table(queues: list[QueueView]) -> str:
             one.blocked,
             one.running,
             "" if one.oldest_ready_s is None else duration_text(one.oldest_ready_s),
-            one.missed,
+            "" if one.missed is None else one.missed,
         )
         for one in queues
     ]

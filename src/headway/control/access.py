@@ -24,6 +24,7 @@ ANSWER_S = 0.5  # the database is away when it says nothing for so long; an agen
 _FIND = query("token.find")
 _HOLDER = query("subtask.holder")
 _ADD = query("token.add")
+_HAS_ADMIN = query("token.has_admin")
 _TENANT = query("token.add_tenant")
 
 
@@ -152,6 +153,10 @@ class Access:
         """Make a token known; knowing it already is fine."""
         async with self.database.cold() as connection:
             await connection.execute(_ADD, hash_of(token), role, tenant, name)
+
+    async def has_admin(self) -> bool:
+        async with self.database.cold() as connection:
+            return bool(await connection.fetchval(_HAS_ADMIN))
 
     async def add_tenant(self, name: str) -> tuple[int, bool]:
         async with self.database.cold() as connection:

@@ -46,7 +46,7 @@ class QueueViews:
             not_ready = await connection.fetch(_NOT_READY, tenant, COUNTED)
             held = await connection.fetch(_HELD, tenant)
         await self.definitions.load_shapes(row["shape"] for rows in (ready, not_ready, held) for row in rows)
-        views = {name: self._view(name, state, now) for name in (*PREDEFINED, *sorted(self.queues.by_name))}
+        views = {name: self._view(name, state, now, tenant) for name in (*PREDEFINED, *sorted(self.queues.by_name))}
         for row in ready:
             self._count_ready(views, row)
         for row in not_ready:
@@ -86,13 +86,13 @@ class QueueViews:
         name = self.definitions.rules[shape].queue
         return views.get(name) or views.setdefault(name, QueueView(name, 0, 0, 0, 0, None))
 
-    def _view(self, name: str, state: PlanState, now: Any) -> QueueView:
+    def _view(self, name: str, state: PlanState, now: Any, tenant: int | None) -> QueueView:
         queue = self.queues.get(name)
         verdict = judge(_PLAIN, queue, peak=state.peak, keep=False, now=now)
         word = "paused" if queue.paused else "closed" if verdict.gate is Gate.CLOSED else "open"
         return QueueView(
             name, 0, 0, 0, 0, None,
-            missed=state.missed.get(name, 0),
+            missed=state.missed.get(name, 0) if tenant is None else None,
             state=word,
             reason="" if queue.paused else verdict.reason,
             runs=queue.runs.value,

@@ -20,6 +20,14 @@ select id from task_history where id = any ($1::bigint[]) and ($2::int is null o
 union all
 select id from dead_letter where id = any ($1::bigint[]) and ($2::int is null or tenant = $2);
 
+-- name: known
+-- Those of the given tasks that there are, of this tenant. (Not the view: each part is read by its index.)
+select id from task where id = any ($1::bigint[]) and ($2::int is null or tenant = $2)
+union all
+select id from task_history where id = any ($1::bigint[]) and ($2::int is null or tenant = $2)
+union all
+select id from dead_letter where id = any ($1::bigint[]) and ($2::int is null or tenant = $2);
+
 -- name: attempts
 select attempt, outcome, node, leased_at, started_at, ended_at, exit_code, error, cpu_ms, max_memory from attempt where task = $1
 order by attempt;

@@ -12,6 +12,10 @@ from token t left join tenant n on n.id = t.tenant where t.hash = any ($1::bytea
 insert into token (hash, role, tenant, name, expires_at)
 values ($1, $2, $3, $4, clock_timestamp() + $5::float8 * interval '1 second') returning id, created_at, expires_at;
 
+-- name: has_admin
+-- Whether somebody can administer this Headway.
+select exists (select from token where role = 'admin' and revoked_at is null and coalesce(expires_at > clock_timestamp(), true));
+
 -- name: list
 -- Keys, the newest first; a tenant's own only, unless $1 is null.
 select t.id, t.role, n.name as tenant, t.name, t.created_at, t.expires_at, t.revoked_at

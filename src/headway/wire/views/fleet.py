@@ -35,7 +35,7 @@ class QueueView(msgspec.Struct):
     running: int
     oldest_ready_s: float | None
     due: int = 0  # of the ready ones: their start_by is near or past
-    missed: int = 0  # handed out more than a second after their start_by
+    missed: int | None = 0  # handed out more than a second after their start_by; null for a tenant: it is counted over all
     state: str = "open"  # open | paused | closed
     reason: str = ""  # why it is closed
     runs: str = "always"
