@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 node = group("Nodes: the machines that run tasks.", examples=["headway node ls", "headway node drain big-1"])
 app = group("Numbers of now.")
 
+HIDDEN = "a tenant sees no nodes: they are the operator's"
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name or id of the node.")]
 
 
@@ -76,7 +77,7 @@ def stats(
             terminal.answer(peaks, table=lambda: _peaks(peaks))
             return
         found = await server.get("/v1/stats", Stats)
-        terminal.answer(found, table=lambda: _stats(found))
+        terminal.answer(found, table=lambda: stats_text(found))
 
     talk(terminal, look)
 
@@ -91,7 +92,7 @@ def nodes_table(nodes: list[NodeView], *, hidden: bool = False) -> str:
     from headway.domain.units import size_text
 
     if hidden:
-        return "a tenant sees no nodes: they are the operator's"
+        return HIDDEN
     if not nodes:
         return "no nodes (`headway agent` starts one)"
     rows = [
@@ -142,23 +143,26 @@ def _node(one: NodeView) -> str:
     )
 
 
-def _stats(found: Stats) -> str:
+def stats_text(found: Stats) -> str:
     states = "  ".join(f"{paint(state)} {count:,}" for state, count in found.states.items() if count)
     nodes = "  ".join(f"{paint(state)} {count}" for state, count in found.nodes.items() if count)
     leaders = "\n".join(f"{duty} on {server}" for duty, server in sorted(found.leaders.items()))
+    fleet = [
+        ("submitted", f"{found.submitted_per_s:,.1f}/s"),
+        ("finished", f"{found.finished_per_s:,.1f}/s"),
+        ("nodes", nodes or "none"),
+        ("cpus", f"{found.free_cpus:g} of {found.total_cpus:g} free"),
+        ("taken", f"{found.utilisation:.0%} of the fleet, {'peak' if found.peak else 'off-peak'}"),
+        ("handed out", f"at most {found.top_k:,} tasks at once"),
+        ("servers", found.servers),
+        ("duties", leaders),
+    ]
     head = fields(
         [
             ("tasks", states or "none"),
-            ("submitted", f"{found.submitted_per_s:,.1f}/s"),
-            ("finished", f"{found.finished_per_s:,.1f}/s"),
-            ("nodes", nodes or "none"),
-            ("cpus", f"{found.free_cpus:g} of {found.total_cpus:g} free"),
-            ("taken", f"{found.utilisation:.0%} of the fleet, {'peak' if found.peak else 'off-peak'}"),
-            ("handed out", f"at most {found.top_k:,} tasks at once"),
+            *([("nodes", HIDDEN)] if of_a_tenant(found) else fleet),
             ("shares", "  ".join(f"{one.tenant} {one.share:.3f}" for one in found.shares[:5]) or None),
             ("fairness", "  ".join(f"{name} {index:.3f}" for name, index in found.jain.items()) or None),
-            ("servers", found.servers),
-            ("duties", leaders),
             ("version", found.version),
         ]
     )

@@ -82,17 +82,23 @@ def draw(frame: Frame, *, lines: int) -> str:
     """One frame, with at most so many running tasks."""
     stats = frame.stats
     states = "  ".join(f"{paint(state)} {count:,}" for state, count in stats.states.items() if count) or "none"
-    taken = stats.total_cpus - stats.free_cpus
     parts = [
-        f"headway {stats.version}   {stats.servers} server{'' if stats.servers == 1 else 's'}   "
-        f"submitted {stats.submitted_per_s:,.0f}/s   finished {stats.finished_per_s:,.0f}/s\n"
-        f"cpus   {bar(taken, stats.total_cpus)} {taken:g} of {stats.total_cpus:g}\n"
-        f"tasks  {states}",
+        f"headway {stats.version}{'' if of_a_tenant(stats) else _fleet(stats)}\ntasks  {states}",
         queues_table(stats.queues),
         nodes_table(frame.nodes, hidden=of_a_tenant(stats)),
         _running(frame.running, lines),
     ]
     return "\n\n".join(parts)
+
+
+def _fleet(stats: Stats) -> str:
+    """The rest of the first line, and the second: what tenants are not told."""
+    taken = stats.total_cpus - stats.free_cpus
+    return (
+        f"   {stats.servers} server{'' if stats.servers == 1 else 's'}   "
+        f"submitted {stats.submitted_per_s:,.0f}/s   finished {stats.finished_per_s:,.0f}/s\n"
+        f"cpus   {bar(taken, stats.total_cpus)} {taken:g} of {stats.total_cpus:g}"
+    )
 
 
 def _running(page: Page, lines: int) -> str:

@@ -7,11 +7,14 @@ import datetime
 import pytest
 
 from headway.cli import terminal
+from headway.cli.fleet import HIDDEN, stats_text
 from headway.cli.moments import moment, now
 from headway.cli.outcome import work_code
 from headway.cli.progress import EVERY_S, Board, bar, progress_text, task_news, tree_lines, tree_news
 from headway.cli.terminal import fields, paint, table
-from headway.wire.views.tasks import ProgressView, TaskView
+from headway.cli.top import Frame, draw
+from headway.wire.views.fleet import Stats
+from headway.wire.views.tasks import Page, ProgressView, TaskView
 from headway.wire.views.trees import LevelView, TreeTaskView, TreeView
 
 LONG = "a-name-that-goes-on-and-on-" * 4
@@ -124,3 +127,14 @@ def test_news_for_a_log_say_how_far_a_task_or_a_tree_is() -> None:
     task = TaskView("1", "copy", "default", "running", "delayable", "cp", {}, 2, 3, 600.0, when, when, when, node="n1")
     task.progress = ProgressView(0, 0, "counting")
     assert task_news(task) == "copy: running on n1, attempt 2 of 3 counting"
+
+
+def test_what_a_tenant_is_not_told_is_not_shown_as_nothing() -> None:
+    told = Stats({"ready": 3}, {}, [], finished_per_s=0.0, submitted_per_s=0.0, servers=0, leaders={}, version="1")
+    for text in (stats_text(told), draw(Frame(told, [], Page([])), lines=5)):
+        assert HIDDEN in text
+        assert "ready 3" in text
+        assert not any(word in text for word in ("cpus", "server", "finished", "handed out"))
+    whole = Stats({"ready": 3}, {"up": 1}, [], 2.0, 4.0, servers=1, leaders={}, version="1", free_cpus=1.0, total_cpus=2.0)
+    assert "1 of 2 free" in stats_text(whole)
+    assert "1 server   submitted 4/s   finished 2/s" in draw(Frame(whole, [], Page([])), lines=5)
