@@ -53,7 +53,12 @@ def test_files_folders_and_inner_links_are_unpacked(tmp_path: Path) -> None:
         ([("/tmp/evil", {}, b"x")], "outside the folder"),
         ([("out", link("/etc"), b"")], "leads out of the folder"),
         ([("out", link("../.."), b"")], "leads out of the folder"),
-        ([("in", link("."), b""), ("in/up", link("../.."), b"")], "leads out of the folder"),
+        ([("in", link("."), b""), ("in/up", link("../.."), b"")], "nothing is unpacked through it"),
+        ([("in", link("."), b""), ("in/file", {}, b"x")], "'in' is a link: nothing is unpacked through it"),
+        ([("a/x", {}, b""), ("in", link("a"), b""), ("in/b", {"type": tarfile.DIRTYPE}, b"")], "nothing is unpacked through it"),
+        ([("in", link("."), b""), ("in", {"type": tarfile.DIRTYPE}, b"")], "nothing is unpacked through it"),
+        ([("a", {}, b"x"), ("in", link("."), b""), ("hard", {"type": tarfile.LNKTYPE, "linkname": "in/a"}, b"")], "is a link"),
+        ([("x", link("y/.."), b""), ("y", link("."), b"")], "may only stand at its beginning"),
         ([("hard", {"type": tarfile.LNKTYPE, "linkname": "../../etc/passwd"}, b"")], "outside the folder"),
         ([("hard", {"type": tarfile.LNKTYPE, "linkname": "missing"}, b"")], "no file of the archive"),
         ([("null", {"type": tarfile.CHRTYPE}, b"")], "device or a pipe"),
@@ -69,6 +74,24 @@ def test_a_tar_that_would_leave_is_refused(tmp_path: Path, members: list[tuple[s
     assert not (tmp_path / "evil").exists()
     assert not (tmp_path / "deep" / "evil").exists()
     assert set(os.listdir("/tmp")) & {"evil"} == before
+
+
+def test_a_second_archive_does_not_go_through_a_link_that_was_there_before_it(tmp_path: Path) -> None:
+    outside, place = tmp_path / "outside", tmp_path / "place"
+    outside.mkdir()
+    place.mkdir()
+    (place / "way").symlink_to(outside)
+    for into, name in (("way", "evil"), ("", "way/evil"), ("way/deeper", "evil")):
+        with pytest.raises(BadArchive, match="'way' is a link: nothing is unpacked through it"):
+            unpack(tar_of(tmp_path / "a.tgz", (name, {}, b"x")), place, limit=LIMIT, into=into)
+    assert list(outside.iterdir()) == []
+
+
+def test_two_archives_go_into_their_folders(tmp_path: Path) -> None:
+    unpack(tar_of(tmp_path / "a.tgz", ("./x", {}, b"one"), ("./up/link", link("../x"), b"")), tmp_path / "out", limit=LIMIT, into="a/b")
+    unpack(tar_of(tmp_path / "b.tgz", ("y", {}, b"two"), (".", {"type": tarfile.DIRTYPE}, b"")), tmp_path / "out", limit=LIMIT, into="a/./")
+    assert (tmp_path / "out" / "a" / "b" / "up" / "link").read_bytes() == b"one"
+    assert (tmp_path / "out" / "a" / "y").read_bytes() == b"two"
 
 
 def test_a_file_written_through_a_link_stays_inside(tmp_path: Path) -> None:

@@ -28,9 +28,13 @@ class Errands(Generic[Answer]):
     def start(self, job: msgspec.Struct, slot: Slot | None = None) -> int:
         """Started by the slot's thread, it and all it starts are held by the slot's limits."""
         told = os.memfd_create("headway-errand")  # not in a file and not in the environment: it holds the agent's token
-        os.write(told, msgspec.msgpack.encode(job))
-        os.lseek(told, 0, os.SEEK_SET)
-        answer = os.memfd_create("headway-answer")
+        try:
+            os.write(told, msgspec.msgpack.encode(job))
+            os.lseek(told, 0, os.SEEK_SET)
+            answer = os.memfd_create("headway-answer")
+        except OSError:
+            os.close(told)
+            raise
 
         def spawn() -> int:
             return os.posix_spawn(

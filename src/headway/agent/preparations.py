@@ -7,18 +7,19 @@ running tasks use, and only here, in the one thread that also decides what is re
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
 from headway.agent.clock import boottime
+from headway.agent.entries import MARKS, mark_of, size_of
 from headway.agent.errands import Errands
 from headway.agent.group import Limits
 from headway.agent.health import for_want_of_room
 from headway.agent.link import Terms
 from headway.agent.places import OWN_PROCESSES, Place, Places
-from headway.agent.prepare import READY, Answer, Job
+from headway.agent.prepare import Answer, Job
+from headway.agent.scratch import remove
 from headway.agent.signals import Prepared, Stimulus
 from headway.agent.unforeseen import unforeseen
 from headway.domain.resources import GIB
@@ -151,7 +152,7 @@ class Preparations:
                 return False
         for key in answer.entries:
             try:
-                os.utime(self.root / key / READY)  # used now
+                os.utime(mark_of(self.root, key))  # used now
             except OSError:
                 return False
         return True
@@ -174,6 +175,7 @@ class Preparations:
         """Out of the way at once; the removal of many files, which takes long, is another process's work."""
         gone = self.root / f"gone-{key}"
         try:
+            mark_of(self.root, key).unlink(missing_ok=True)
             os.rename(self.root / key, gone)
             pid = os.posix_spawn("/bin/rm", ["rm", "-rf", str(gone)], self._env, setsigmask=())
         except OSError as error:
@@ -183,21 +185,22 @@ class Preparations:
 
     def _used_at(self, key: str) -> float:
         try:
-            return os.stat(self.root / key / READY).st_mtime
+            return mark_of(self.root, key).stat().st_mtime
         except OSError:
             return 0.0
 
     def _found(self) -> dict[str, int]:
         """What an earlier supervisor left: whole entries are used again, the others are removed."""
-        found = {}
+        found: dict[str, int] = {}
         for place in self.root.glob("*"):
-            if place.name.startswith("gone-"):
-                shutil.rmtree(place, ignore_errors=True)
-            elif place.name.startswith(ENTRY):
-                try:
-                    found[place.name] = int((place / READY).read_text())
-                except (OSError, ValueError):
-                    shutil.rmtree(place, ignore_errors=True)
+            size = size_of(self.root, place.name) if place.name.startswith(ENTRY) else None
+            if size is not None:
+                found[place.name] = size
+            elif place.name.startswith(("gone-", *ENTRY)):
+                remove(str(place))  # by a process: what a tenant's command left may be nested deeper than Python can go
+        for mark in (self.root / MARKS).glob("*"):
+            if mark.name not in found:
+                mark.unlink()
         return found
 
     def drop_all(self) -> None:

@@ -1,21 +1,19 @@
 """The process that prepares what one definition needs, started by the supervisor and gone when it is done (H1 H2 H5).
 
 The job comes on descriptor 0, the answer goes to descriptor 1. Everything is kept in entries of a folder, named by a hash of what
-went into them: fetched files, prepared places (packages, archives, a prepare command), built programs. An entry counts only with
-its marker, which is written last; whoever builds one holds its lock, so that two tasks that need it at once build it once, and one
-that was left half-way by a crash is built anew.
+went into them (entries.py): fetched files, prepared places (packages, archives, a prepare command), built programs.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import importlib.util
 import os
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -26,10 +24,12 @@ from typing import Any
 import msgspec
 
 from headway.agent import tree
+from headway.agent.entries import Entries, Failed
 from headway.agent.fetching import CannotFetch, UploadServers, fetch_url
 from headway.agent.health import for_want_of_room
 from headway.agent.interpreters import NotStartable, in_volume
 from headway.agent.sandbox import SYSTEM
+from headway.agent.scratch import put
 from headway.agent.unpack import BadArchive, unpack
 from headway.agent.workshop import Workshop
 from headway.domain import languages
@@ -37,7 +37,6 @@ from headway.domain.content import Archive, Requires, file_name, on_volume, uplo
 from headway.domain.task import Definition
 
 CONTAINERS = "containers-were-run"
-READY = ".headway-ready"  # the marker: its content is the size of the entry
 LOG = 16 * 1024  # the end of a failed command's output that is shown
 PIP = ("install", "--no-input", "--disable-pip-version-check", "--no-warn-script-location", "--quiet")
 NPM = ("npm", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error")
@@ -75,18 +74,11 @@ class Answer(msgspec.Struct, omit_defaults=True):
     watched: dict[str, tuple[int, int]] = {}  # files of the node this was made from: (mtime_ns, size)
 
 
-class Failed(Exception):
-    """A step failed; `log` shows the end of what it printed."""
-
-    def __init__(self, why: str, log: str = "") -> None:
-        super().__init__(why)
-        self.log = log
-
-
 class Preparation:
     def __init__(self, job: Job) -> None:
         self.job, self.content = job, job.definition.content
         self.root = Path(job.root)
+        self.entries = Entries(self.root, job.limit)
         self.deadline = time.monotonic() + job.seconds
         self.servers: UploadServers | None = UploadServers(job.urls, job.token, job.tls_ca)
         self.answer = Answer()
@@ -95,6 +87,8 @@ class Preparation:
     def run(self) -> Answer:
         """Fetch everything first: what is run afterwards cannot reach the token any more."""
         definition = self.job.definition
+        if self.content.image and self.content.prepared:  # refused when it was submitted: the image has no place for it
+            raise Failed("a container has what its image has: requires, prepare and archives are not for it")
         source = self._file(definition.executable, self.content.checksum) if definition.executable else None
         archives = [(archive, self._file(archive.source, archive.checksum)) for archive in self.content.archives]
         self.servers, self.job.token = None, None
@@ -111,37 +105,9 @@ class Preparation:
             self._image(self.content.image)
         return self.answer
 
-    # --- entries
-
     def _entry(self, key: str, build: Callable[[Path], None]) -> Path:
-        """The entry of this name, built now if it is not there."""
-        place = self.root / key
-        if not (place / READY).exists():
-            with self._locked(key):
-                if not (place / READY).exists():
-                    shutil.rmtree(place, ignore_errors=True)
-                    place.mkdir(parents=True)
-                    try:
-                        build(place)
-                        size = _size(place)
-                        if size > self.job.limit:
-                            raise Failed(f"it takes {size} bytes, more than this node keeps ({self.job.limit})")
-                        (place / READY).write_text(str(size))
-                    except BaseException:
-                        shutil.rmtree(place, ignore_errors=True)
-                        raise
-        os.utime(place / READY)
-        self.answer.entries[key] = int((place / READY).read_text() or 0)
+        place, self.answer.entries[key] = self.entries.get(key, build)
         return place
-
-    @contextlib.contextmanager
-    def _locked(self, key: str) -> Iterator[None]:
-        """Only one process builds an entry. The lock ends with its holder, however that ends."""
-        locks = self.root / "locks"
-        locks.mkdir(parents=True, exist_ok=True)
-        with open(locks / key, "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
     # --- files
 
@@ -226,7 +192,7 @@ class Preparation:
 
     def _fill(self, place: Path, archives: list[tuple[Archive, Path]]) -> None:
         for archive, path in archives:
-            unpack(path, place / archive.into, limit=self.job.limit)
+            unpack(path, place, limit=self.job.limit, into=archive.into)
         if self.content.requires:
             self._install(place, self.content.requires)
         if self.content.prepare:
@@ -235,16 +201,16 @@ class Preparation:
 
     def _install(self, place: Path, requires: Requires) -> None:
         if requires.pip:
-            (place / "requirements.txt").write_text("\n".join(requires.pip) + "\n")
+            _put(place / "requirements.txt", "\n".join(requires.pip) + "\n")
             words = [*self._pip(), *PIP, "--target", str(place / "python"), "-r", str(place / "requirements.txt")]
             self._call(words, place, f"pip could not install {_few(requires.pip)}")
         if requires.lock:
-            (place / "package-lock.json").write_text(requires.lock)
-            (place / "package.json").write_text(_package_of(requires.lock))
+            _put(place / "package-lock.json", requires.lock)
+            _put(place / "package.json", _package_of(requires.lock))
             self._call([*NPM, "ci"], place, "npm could not install the package-lock.json")
         if requires.npm:
-            if not (place / "package.json").exists():
-                (place / "package.json").write_text("{}")
+            if not os.path.lexists(place / "package.json"):
+                _put(place / "package.json", "{}")
             self._call([*NPM, "install", *requires.npm], place, f"npm could not install {_few(requires.npm)}")
 
     def _pip(self) -> list[str]:
@@ -268,6 +234,8 @@ class Preparation:
             filled = {"source": str(source), "program": str(place / "program")}
             words = [compiler, *(word.format(**filled) for word in language.build[1:])]
             self._call(words, place, f"{language.build[0]} could not build {source.name}")
+            if not stat.S_ISREG(os.lstat(place / "program").st_mode):
+                raise Failed(f"{language.build[0]} built no plain file from {source.name}")
 
         key = _hash(
             self.job.definition.tenant, _digest(source), language.name, compiler, of.st_mtime_ns, of.st_size, *language.build
@@ -278,7 +246,7 @@ class Preparation:
         engine = self.job.engine
         if not engine:
             raise Failed("this node has neither podman nor docker")
-        with self._locked(f"image-{_hash(image)}"):
+        with self.entries.locked(f"image-{_hash(image)}"):
             inspect = subprocess.run([*engine, "image", "inspect", image], env=self.job.env, capture_output=True)
             if inspect.returncode != 0:
                 self.workshop.isolated = False  # the engine is the node's own program, and this its own work
@@ -356,6 +324,11 @@ def _end(out: Any) -> str:
     return str(out.read().decode(errors="replace").replace("\0", "\ufffd"))
 
 
+def _put(path: Path, text: str) -> None:
+    """Commands of the tenant have written in this folder: a link they left under the name is not followed."""
+    put(str(path), text.encode())
+
+
 def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
@@ -378,10 +351,3 @@ def _hash(*parts: Any) -> str:
 def _digest(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _size(place: Path) -> int:
-    total = 0
-    for folder, _, names in os.walk(place):
-        total += sum(os.lstat(os.path.join(folder, name)).st_blocks * 512 for name in names)
-    return total

@@ -95,6 +95,11 @@ def content_of(spec: TaskSpec) -> Content:
         secrets=_secrets(spec.secrets),
         logger=_logger(spec.logger),
     )
+    if content.image and content.prepared:
+        field = next(name for name in ("requires", "prepare", "archives") if getattr(content, name))
+        raise InvalidInput(
+            f"{field}: a container has what its image has", field=field, hint="build it into the image, or do it first in commands"
+        )
     remote = _check_url(spec.executable or "", "executable")
     if content.checksum and not remote:
         raise InvalidInput("checksum: it goes with an executable that is a URL", field="checksum", hint="an upload's name is one")

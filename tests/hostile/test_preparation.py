@@ -1,0 +1,93 @@
+"""What a tenant's preparation can do to its node: nothing (H5 H11)."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headway.domain.content import Content
+from headway.domain.lifecycle import Outcome
+from tests.support.agents import AgentProcess, running_agent
+from tests.support.confined import ROOM, confining, need_sandbox
+from tests.support.scripted_server import ScriptedServer
+
+DEEP = "import os\nfor _ in range(3000):\n    os.mkdir('d'); os.chdir('d')"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ScriptedServer, AgentProcess]]:
+    need_sandbox(tmp_path_factory.mktemp("probe"))
+    with confining(tmp_path_factory.mktemp("agent")) as running:
+        yield running
+
+
+@pytest.fixture
+def server(node: tuple[ScriptedServer, AgentProcess]) -> ScriptedServer:
+    return node[0]
+
+
+def prepared(server: ScriptedServer, *prepare: str, then: str = 'echo "$HEADWAY_PREPARED"') -> tuple[int, int]:
+    content = Content(prepare=prepare)
+    return server.run(server.define(command=("/bin/sh", "-c", then), isolation="sandbox", tenant=7, resources=ROOM, content=content))
+
+
+@pytest.mark.parametrize("name", [".headway-ready", "ready", "../ready", "locks"])
+def test_a_link_named_like_the_agents_mark_is_not_followed(server: ScriptedServer, tmp_path: Path, name: str) -> None:
+    ref = prepared(server, "/bin/sh", "-c", f"ln -s {tmp_path}/written {name} || true")
+    assert server.outcome(ref) is Outcome.SUCCEEDED, server.error(ref)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_half_a_place_is_not_taken_for_a_whole_one(server: ScriptedServer) -> None:
+    for _ in range(2):
+        ref = prepared(server, "/bin/sh", "-c", "echo 1 > .headway-ready; exit 3")
+        assert server.outcome(ref) is Outcome.NOT_STARTABLE
+        assert "exit code 3" in server.error(ref)["message"]
+
+
+def test_no_program_that_it_makes_gives_rights_to_others(server: ScriptedServer) -> None:
+    """Outside, its files are those of the agent's user."""
+    ref = prepared(server, "/bin/sh", "-c", "mkdir deeper; cp /bin/true deeper/program; chmod 6755 deeper/program; ln -s /bin/su deeper/link")
+    assert server.outcome(ref) is Outcome.SUCCEEDED, server.error(ref)
+    made = Path(server.text(ref).strip()) / "deeper"
+    assert stat.S_IMODE(os.lstat(made / "program").st_mode) == 0o755
+    assert (made / "link").is_symlink()
+
+
+def test_folders_nested_deeper_than_anyone_can_look_are_refused_and_removed(
+    node: tuple[ScriptedServer, AgentProcess],
+) -> None:
+    server, agent = node
+    ref = prepared(server, "/usr/bin/python3", "-c", DEEP)
+    assert server.outcome(ref) is Outcome.NOT_STARTABLE
+    assert "nested too deeply" in server.error(ref)["message"]
+    whole = {mark.name for mark in Path(agent.settings.data_dir).glob("agent/*/prepared/ready/*")}
+    places = {place.name for place in Path(agent.settings.data_dir).glob("agent/*/prepared/place-*")}
+    assert places <= whole
+
+
+def test_an_agent_starts_beside_what_a_killed_one_left_half_made(tmp_path: Path) -> None:
+    left = tmp_path / "agent" / "agent" / "test-node" / "prepared" / "place-0"
+    left.mkdir(parents=True)
+    here = os.getcwd()
+    try:
+        os.chdir(left)
+        exec(DEEP)
+    finally:
+        os.chdir(here)
+    with ScriptedServer() as server, running_agent(tmp_path / "agent", server.url):
+        assert server.outcome(server.run(server.define(command=("true",)))) is Outcome.SUCCEEDED
+        assert not left.exists()
+
+
+def test_a_container_has_no_preparation_on_its_node(server: ScriptedServer, tmp_path: Path) -> None:
+    """It would run as the agent's user: there is no sandbox around a container's preparation."""
+    content = Content(image="localhost/none:1", commands=("true",), prepare=("/bin/touch", str(tmp_path / "ran")))
+    ref = server.run(server.define(isolation="container", tenant=7, resources=ROOM, content=content))
+    assert server.outcome(ref) is Outcome.NOT_STARTABLE
+    assert "a container has what its image has" in server.error(ref)["message"]
+    assert list(tmp_path.iterdir()) == []
