@@ -146,7 +146,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     syslog: Annotated[str, Option("agent", "Where `logger: syslog` goes: a socket, or host:port by UDP.")] = "/dev/log"
     journald: Annotated[str, Option("agent", "Where `logger: journald` goes.")] = "/run/systemd/journal/socket"
     log_dir: Annotated[
-        str | None, Option("agent", "Folder of `logger: file:NAME`; inside the work folder when not set.", unit="path")
+        str | None,
+        Option("agent", "Folder of `logger: file:NAME`, with one for each tenant; inside the work folder when not set.", unit="path"),
     ] = None
     container_engine: Annotated[str, Option("agent", "Command line that runs containers: auto, none, podman, docker ...")] = "auto"
 

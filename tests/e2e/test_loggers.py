@@ -72,12 +72,12 @@ def test_lines_go_to_journald(server: ScriptedServer, heard: dict[str, socket.so
 
 def test_lines_go_to_a_file_of_the_operators_folder_and_nowhere_else(server: ScriptedServer, folder: Path) -> None:
     ref = say(server, "file:team/report.log", "printf 'first\\nno end'")
-    path = folder / "logs" / "team" / "report.log"
+    path = folder / "logs" / "tenant-0" / "team" / "report.log"
     until(path.exists)
     until(lambda: " stdout no end\n" in path.read_text())  # when the task has ended, so has its last line
     assert f" {ref[0]}/1 stdout first\n" in path.read_text()
     say(server, "file:a/./b/report", "echo x")
-    until((folder / "logs" / "a" / "b" / "report").exists)
+    until((folder / "logs" / "tenant-0" / "a" / "b" / "report").exists)
 
 
 class Sink:

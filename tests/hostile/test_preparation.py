@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from headway.agent.scratch import remove
 from headway.domain.content import Content
 from headway.domain.lifecycle import Outcome
 from tests.support.agents import AgentProcess, running_agent
@@ -21,8 +22,10 @@ DEEP = "import os\nfor _ in range(3000):\n    os.mkdir('d'); os.chdir('d')"
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ScriptedServer, AgentProcess]]:
     need_sandbox(tmp_path_factory.mktemp("probe"))
-    with confining(tmp_path_factory.mktemp("agent")) as running:
+    folder = tmp_path_factory.mktemp("agent")
+    with confining(folder) as running:
         yield running
+    remove(str(folder))  # if what is tested here fails, folders are left that are nested deeper than pytest can go
 
 
 @pytest.fixture
@@ -51,9 +54,9 @@ def test_half_a_place_is_not_taken_for_a_whole_one(server: ScriptedServer) -> No
 
 def test_no_program_that_it_makes_gives_rights_to_others(server: ScriptedServer) -> None:
     """Outside, its files are those of the agent's user."""
-    ref = prepared(server, "/bin/sh", "-c", "mkdir deeper; cp /bin/true deeper/program; chmod 6755 deeper/program; ln -s /bin/su deeper/link")
+    ref = prepared(server, "/bin/sh", "-c", "mkdir d; cp /bin/true d/program; chmod 6755 d/program; ln -s /bin/su d/link")
     assert server.outcome(ref) is Outcome.SUCCEEDED, server.error(ref)
-    made = Path(server.text(ref).strip()) / "deeper"
+    made = Path(server.text(ref).strip()) / "d"
     assert stat.S_IMODE(os.lstat(made / "program").st_mode) == 0o755
     assert (made / "link").is_symlink()
 
@@ -64,7 +67,7 @@ def test_folders_nested_deeper_than_anyone_can_look_are_refused_and_removed(
     server, agent = node
     ref = prepared(server, "/usr/bin/python3", "-c", DEEP)
     assert server.outcome(ref) is Outcome.NOT_STARTABLE
-    assert "nested too deeply" in server.error(ref)["message"]
+    assert "too deeply" in server.error(ref)["message"]
     whole = {mark.name for mark in Path(agent.settings.data_dir).glob("agent/*/prepared/ready/*")}
     places = {place.name for place in Path(agent.settings.data_dir).glob("agent/*/prepared/place-*")}
     assert places <= whole
@@ -79,9 +82,12 @@ def test_an_agent_starts_beside_what_a_killed_one_left_half_made(tmp_path: Path)
         exec(DEEP)
     finally:
         os.chdir(here)
-    with ScriptedServer() as server, running_agent(tmp_path / "agent", server.url):
-        assert server.outcome(server.run(server.define(command=("true",)))) is Outcome.SUCCEEDED
-        assert not left.exists()
+    try:
+        with ScriptedServer() as server, running_agent(tmp_path / "agent", server.url):
+            assert server.outcome(server.run(server.define(command=("true",)))) is Outcome.SUCCEEDED
+            assert not left.exists()
+    finally:
+        remove(str(left))
 
 
 def test_a_container_has_no_preparation_on_its_node(server: ScriptedServer, tmp_path: Path) -> None:
@@ -91,3 +97,19 @@ def test_a_container_has_no_preparation_on_its_node(server: ScriptedServer, tmp_
     assert server.outcome(ref) is Outcome.NOT_STARTABLE
     assert "a container has what its image has" in server.error(ref)["message"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_preparation_prints_and_writes_does_not_fill_the_disk(tmp_path: Path) -> None:
+    """It ends when it has written more than the node keeps, be it in its place or in its /tmp; of what it prints the end is kept."""
+    mib = 2**20
+    with confining(tmp_path, prepared_size=64 * mib) as (server, agent):
+        for where in (".", "/tmp"):
+            fill = f"i=0; while :; do i=$((i+1)); head -c {mib} /dev/zero > {where}/f$i; done"
+            ref = prepared(server, "/bin/sh", "-c", fill)
+            assert "more than this node keeps" in server.error(ref)["message"]
+        flood = "head -c 100000000 /dev/zero | tr '\\0' 'x'; sleep 1; head -c 40000000 /dev/zero | tr '\\0' 'y'; echo; echo the end; exit 3"
+        ref = prepared(server, "/bin/sh", "-c", flood)
+        assert server.error(ref)["traceback"].endswith("yyy\nthe end\n")
+        assert len(server.error(ref)["traceback"]) < 20_000
+        left = [path.name for path in Path(agent.settings.data_dir).glob("agent/*/prepared/*")]
+        assert not [name for name in left if name.startswith(("tmp-", "place-", "log-"))]

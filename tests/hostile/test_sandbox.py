@@ -145,6 +145,14 @@ def test_killing_everything_it_can_reaches_nobody_else(server: ScriptedServer, a
     assert server.outcome(victim) is Outcome.CANCELLED
 
 
+@pytest.mark.parametrize("path", ["/proc/kmsg", "/dev/zero", "/dev/tty"])
+def test_a_file_whose_reading_never_ends_is_no_program_and_holds_up_nobody(server: ScriptedServer, path: str) -> None:
+    """Its first line is looked at by the supervisor."""
+    ref = server.run(server.define(executable=path, isolation="sandbox", resources=ROOM))
+    assert server.outcome(ref) is Outcome.NOT_STARTABLE
+    assert said(server, ("echo", "here")) == "here\n"
+
+
 def test_a_set_user_id_program_gives_nothing(server: ScriptedServer) -> None:
     code = """
 import os, subprocess

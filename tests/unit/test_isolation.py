@@ -65,3 +65,9 @@ def test_places_and_patterns() -> None:
     assert not covers(["10.0.0.0/8:*"], "ten.example:22")
     assert covers(["*"], "anything:1")
     assert not covers([], "anything:1")
+
+
+def test_a_file_to_log_to_is_its_tenants_at_every_level() -> None:
+    logging = define(TaskSpec(command=["true"], logger="file:report"))
+    assert [confine(logging, tenant).tenant for tenant in (3, 4)] == [3, 4]
+    assert confine(define(TaskSpec(command=["true"], logger="syslog")), 3).tenant == 0

@@ -81,3 +81,40 @@ def test_a_file_is_put_beside_what_a_link_leads_to_not_through_it(tmp_path: Path
     link.symlink_to(kept)
     put(str(link), b"new")
     assert (kept.read_text(), link.read_text(), link.is_symlink()) == ("here", "new", False)
+
+
+@pytest.mark.parametrize("where", ["", f"{CHECKPOINT}/", "folder/"])
+def test_links_are_removed_and_what_they_lead_to_stays(scratch: Scratch, tmp_path: Path, where: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir(mode=0o755)
+    (outside / "file").write_text("not the task's")
+    path = scratch.take()
+    Path(path, "folder").mkdir()
+    Path(path, where, "link").symlink_to(outside)
+    scratch.give_back(path)
+    assert (outside / "file").read_text() == "not the task's"
+    assert os.listdir(scratch.take()) == [CHECKPOINT]
+
+
+def test_a_link_in_the_place_of_a_folder_of_ours_changes_nothing_where_it_leads(scratch: Scratch, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir(mode=0o755)
+    (outside / "file").write_text("not the task's")
+    path = scratch.take()
+    Path(path, CHECKPOINT).rmdir()
+    Path(path, CHECKPOINT).symlink_to(outside)
+    scratch.give_back(path)
+    assert (outside / "file").exists()
+    assert outside.stat().st_mode & 0o777 == 0o755
+    assert scratch.take() != path
+
+
+def test_folders_that_were_closed_by_their_task_are_emptied(scratch: Scratch) -> None:
+    path = scratch.take()
+    Path(path, "file").write_text("mine")
+    os.chmod(f"{path}/{CHECKPOINT}", 0)
+    os.chmod(path, 0)
+    scratch.give_back(path)
+    path = scratch.take()
+    assert os.listdir(path) == [CHECKPOINT]
+    assert [os.stat(folder).st_mode & 0o777 for folder in (path, f"{path}/{CHECKPOINT}")] == [0o700, 0o700]

@@ -14,7 +14,10 @@ import msgspec
 
 from headway.agent.fetching import CannotFetch, allowed, check_address, connect
 
+FILE = "file:"
 FILE_LIMIT = 16 * 2**20  # then the file becomes FILE.1, and a new one is begun
+FILES, DEEP = 100, 8  # of one tenant, and names of folders in a path: so no tenant fills the disk with its lines
+TURNED = ".1"
 TIMEOUT_S = 5.0
 _INFO, _ERROR = 14, 11  # syslog: user facility, informational or error
 _STREAMS = {1: "stdout", 2: "stderr"}
@@ -55,6 +58,7 @@ class Destinations:
     def __init__(self, settings: list[Any]) -> None:
         self._syslog, self._journald, self._folder, self._hosts = settings
         self._sockets: dict[str, socket.socket] = {}
+        self._files: dict[str, set[str]] = {}  # by tenant
 
     def send(self, where: str, lines: list[Line]) -> None:
         """All of them, or Refused or Away with the reason. Only to a web address go several at a time."""
@@ -76,7 +80,7 @@ class Destinations:
         elif where == "journald":
             self._to_journald(line)
         else:
-            self._to_file(where.partition(":")[2], line)
+            self._to_file(where.removeprefix(FILE), line)
 
     def _to_syslog(self, line: Line) -> None:
         priority = _ERROR if line.stream == 2 else _INFO
@@ -104,8 +108,7 @@ class Destinations:
         known.send(data)
 
     def _to_file(self, name: str, line: Line) -> None:
-        parts = [part for part in _NOT_A_NAME.sub("_", name).split("/") if part not in ("", ".", "..")]
-        path = os.path.join(self._folder, *parts)
+        path = self._file(name)
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(line.at_ms / 1000)) + f".{line.at_ms % 1000:03}Z"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -113,7 +116,24 @@ class Destinations:
             file.write(f"{moment} {line.task}/{line.attempt} {_STREAMS[line.stream]} {line.text}\n".encode())
             size = file.tell()
         if size > FILE_LIMIT:
-            os.replace(path, f"{path}.1")
+            os.replace(path, f"{path}{TURNED}")
+
+    def _file(self, name: str) -> str:
+        """The path of TENANT/NAME; Refused when it would be one too many."""
+        tenant, *parts = [part for part in _NOT_A_NAME.sub("_", name).split("/") if part not in ("", ".", "..")]
+        folder = os.path.join(self._folder, f"tenant-{tenant}")
+        path = os.path.join(folder, *parts)
+        if path.endswith(TURNED):  # that is how the earlier half of another is called
+            path = f"{path.removesuffix(TURNED)}_1"
+        known = self._files.get(tenant)
+        if known is None:
+            found = [os.path.join(where, file) for where, _, files in os.walk(folder) for file in files]
+            known = self._files[tenant] = {file for file in found if not file.endswith(TURNED)}
+        if path not in known:
+            if not parts or len(parts) > DEEP or len(known) >= FILES:
+                raise Refused(f"a tenant has at most {FILES} files here, with names of at most {DEEP} parts")
+            known.add(path)
+        return path
 
     def _post(self, url: str, lines: list[Line]) -> None:
         parts = urlsplit(url)

@@ -97,7 +97,7 @@ def _settled(place: Path) -> int:
                         _clear(entry.path, found.st_mode)
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            raise Failed("what was prepared is nested too deeply: a path in it has more than 4,095 bytes") from None
+            raise Failed("what was prepared has folders nested too deeply: a path in it has more than 4,095 bytes") from None
         raise
     return total
 

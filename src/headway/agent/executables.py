@@ -16,7 +16,7 @@ from headway.agent.interpreters import NotStartable
 from headway.agent.loop import Loop
 from headway.agent.output import Capture
 from headway.agent.places import OWN_PROCESSES, Place, Places
-from headway.agent.process import Process, Spawner, Usage, exit_code, finish, not_started, read_available
+from headway.agent.process import LAST_WORDS, Process, Spawner, Usage, exit_code, finish, not_started, read_available
 from headway.agent.reports import Outbox, error_text
 from headway.agent.sandbox import Told
 from headway.agent.spawn import Launch
@@ -33,7 +33,6 @@ FLOOD = 32 * 1024
 ORPHANS = 1000
 LINGER_S = 0.02  # between the end of a sandbox and the end of the first process in it
 _NOTHING_HEARD = Capture(0, 0, 0)  # of attempts that have no program yet
-LAST_WORDS = 2**21  # read at most this much of a pipe after the end: someone may go on writing
 
 
 class Executables:

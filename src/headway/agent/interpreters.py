@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from headway.domain.languages import LANGUAGES, PYTHON, Language
 from headway.domain.task import Definition
 
 VERSION_S = 5.0
+_LIVING = ("/proc/", "/sys/", "/dev/")
 _VERSION = re.compile(r"(\d+)(\.\d+)?")
 
 
@@ -47,6 +49,8 @@ def command_of(
         raise NotStartable(f"the executable {definition.executable!r} does not exist on this node")
     if os.path.isdir(path):
         raise NotStartable(f"the executable {definition.executable!r} is a directory")
+    if not stat.S_ISREG(os.stat(path).st_mode) or os.path.realpath(path).startswith(_LIVING):  # reading them may wait, or do something
+        raise NotStartable(f"the executable {definition.executable!r} is not a plain file")
     return [*_interpreter(definition, path, env, work_dir), path, *definition.args]
 
 

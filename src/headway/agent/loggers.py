@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from headway.agent.clock import wall_ms
+from headway.agent.destinations import FILE
 from headway.agent.link import Channel, Terms
 from headway.agent.loop import Loop
 from headway.agent.reports import Outbox
@@ -84,6 +85,8 @@ class Loggers:
         """Where the output of this attempt also goes; None for nearly all."""
         if not (where := definition.content.logger):
             return None
+        if where.startswith(FILE):
+            where = f"{FILE}{definition.tenant}/{where.removeprefix(FILE)}"  # a name is its tenant's: two of them share no file
         ref = (order.id, order.attempt)
         tee = self._tees[ref] = Tee(self, where, ref, order.name or definition.name)
         return tee

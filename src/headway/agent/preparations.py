@@ -22,6 +22,7 @@ from headway.agent.prepare import Answer, Job
 from headway.agent.scratch import remove
 from headway.agent.signals import Prepared, Stimulus
 from headway.agent.unforeseen import unforeseen
+from headway.agent.workshop import TMP
 from headway.domain.resources import GIB
 from headway.domain.task import Definition
 from headway.logs import log
@@ -196,7 +197,7 @@ class Preparations:
             size = size_of(self.root, place.name) if place.name.startswith(ENTRY) else None
             if size is not None:
                 found[place.name] = size
-            elif place.name.startswith(("gone-", *ENTRY)):
+            elif place.name.startswith(("gone-", TMP, *ENTRY)):
                 remove(str(place))  # by a process: what a tenant's command left may be nested deeper than Python can go
         for mark in (self.root / MARKS).glob("*"):
             if mark.name not in found:

@@ -19,11 +19,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
 from headway.agent import tree
+from headway.agent.disk import used
 from headway.agent.entries import Entries, Failed
 from headway.agent.fetching import CannotFetch, UploadServers, fetch_url
 from headway.agent.health import for_want_of_room
@@ -38,6 +39,8 @@ from headway.domain.task import Definition
 
 CONTAINERS = "containers-were-run"
 LOG = 16 * 1024  # the end of a failed command's output that is shown
+PRINTED = 16 * 2**20  # of what a running command printed, before all but its end is dropped
+LOOK_S = 0.25  # between two looks at what it writes
 PIP = ("install", "--no-input", "--disable-pip-version-check", "--no-warn-script-location", "--quiet")
 NPM = ("npm", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error")
 
@@ -260,7 +263,7 @@ class Preparation:
         """Run a command in a folder; when it fails, say what failed and show the end of what it printed."""
         log = self.root / f"log-{os.getpid()}"
         with contextlib.ExitStack() as stack:
-            out = stack.enter_context(open(log, "w+b"))
+            out = stack.enter_context(open(log, "a+b"))
             log.unlink()
             argv, variables, kept = self.workshop.command(words, folder, env or self.job.env, stack)
             try:
@@ -276,16 +279,30 @@ class Preparation:
                 )
             except OSError as error:
                 raise Failed(f"{what}: {words[0]!r} cannot be started: {error.strerror}") from None
-            try:
-                code = process.wait(max(self.deadline - time.monotonic(), 0.0))
-            except subprocess.TimeoutExpired:
+            if why := self._attend(process, out):
                 tree.kill([process.pid], None)
                 process.wait()
-                raise Failed(f"{what}: it took longer than {self.job.seconds:g} s (setting prepare_s)", _end(out)) from None
+                raise Failed(f"{what}: {why}", _end(out))
+            code = process.returncode
             tree.kill(tree.children(os.getpid()), None)  # what it left in the background
             if code != 0:
                 how = f"ended with exit code {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
                 raise Failed(f"{what}: {words[0].rpartition('/')[2]} {how}", _end(out))
+
+
+    def _attend(self, process: subprocess.Popen[bytes], out: IO[bytes]) -> str:
+        """Until it ends, or there is a reason to end it: what it writes is the node's disk, which others need too."""
+        while True:
+            try:
+                process.wait(min(LOOK_S, max(self.deadline - time.monotonic(), 0.0)))
+            except subprocess.TimeoutExpired:
+                _shorten(out)
+            else:
+                return ""
+            if time.monotonic() >= self.deadline:
+                return f"it took longer than {self.job.seconds:g} s (setting prepare_s)"
+            if used(self.workshop.folders, self.job.limit, []) > self.job.limit:
+                return f"it wrote more than this node keeps ({self.job.limit} bytes, setting prepared_size), or nested folders too deeply"
 
 
 def place_env(place: Path, path: str) -> dict[str, str]:
@@ -317,7 +334,15 @@ def main() -> None:
     os.write(1, msgspec.msgpack.encode(answer))
 
 
-def _end(out: Any) -> str:
+def _shorten(out: IO[bytes]) -> None:
+    """Of what a command prints, its end is kept."""
+    if os.fstat(out.fileno()).st_size > PRINTED:
+        end = _end(out).encode()
+        os.ftruncate(out.fileno(), 0)
+        os.write(out.fileno(), end)
+
+
+def _end(out: IO[bytes]) -> str:
     out.flush()
     size = out.seek(0, os.SEEK_END)
     out.seek(max(0, size - LOG))

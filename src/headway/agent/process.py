@@ -31,6 +31,7 @@ from headway.wire.exchange import Dependencies, ErrorInfo, Excess, Finished, Ord
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "USER", "LOGNAME", "TZ", "TMPDIR")
 RESULT_LIMIT = 4 * 2**20
 READ = 64 * 1024
+LAST_WORDS = 2**21  # read at most this much of a pipe after the end: someone may go on writing
 TRY_LATER, REQUEUE = 75, 85
 UNBOXED = Told(None, None)
 # Where `headway` is comes last; it is there for those who are shown it.

@@ -22,7 +22,7 @@ from headway.agent.local_queue import Recipe
 from headway.agent.loop import Loop
 from headway.agent.output import STDERR, STDOUT, Capture
 from headway.agent.places import Place
-from headway.agent.process import read_available
+from headway.agent.process import LAST_WORDS, read_available
 from headway.agent.reports import Outbox
 from headway.agent.runner_box import RunnerBoxes
 from headway.agent.signals import BatchNotGiven, RunnerDid, RunnerEnded, RunnerGaveBack, RunnerReady, Stimulus
@@ -267,6 +267,8 @@ class Runners:
         elif kind == "back":
             self._handle(RunnerGaveBack(number, message[1], now))
         elif kind == "token":
+            if runner.place.isolated and runner.channel.unsent > LARGEST:
+                raise Forged("questions without end, to which it does not listen")
             current = self.running_task(number)
             self._send(runner, ["token", *self.tokens.place(*(current or (0, 0)), runner.way)])
         elif kind == "ready":
@@ -336,7 +338,9 @@ class Runners:
 
     def _read_pipes(self, runner: RunnerProcess) -> None:
         for stream, fd in zip((STDOUT, STDERR), runner.pipes, strict=True):
-            while data := read_available(fd)[0]:
+            left = LAST_WORDS  # somebody it started may write as fast as we read
+            while left > 0 and (data := read_available(fd)[0]):
+                left -= len(data)
                 self._below(runner, stream, data)
 
     def _drain(self, runner: RunnerProcess) -> None:

@@ -22,6 +22,7 @@ KEPT = 64  # free folders; a burst's surplus is removed
 DEEP = 20  # levels
 QUICK = 200  # entries removed here; more are left to a process
 SETTLED_NS = 100_000_000  # change times have the grain of a clock tick: two changes closer than this may have the same
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 Stamp = tuple[int, int, int, int, int]  # whatever is done to a folder or right inside it changes this
 
@@ -42,7 +43,7 @@ class Scratch:
         path = self._free.pop() if self._free else self._make()
         if uid is not None:
             for folder in self._folders(path):
-                os.chown(folder, uid, uid)
+                os.chown(folder, uid, uid, follow_symlinks=False)
             self._stamps.pop(path, None)
         elif any(stamp[-1] > time.time_ns() - SETTLED_NS for stamp in self._stamps.get(path, ())):
             del self._stamps[path]
@@ -130,40 +131,62 @@ def remove(path: str) -> None:
 
 
 def _empty(folder: str, budget: int, *, keep: str = "") -> int:
-    """Remove what is in the folder, as long as the budget of entries lasts; returns what is left of it."""
-    mode = os.lstat(folder).st_mode
-    if not stat.S_ISDIR(mode):
-        raise NotADirectoryError(folder)  # a link would lead to what is not the task's
-    if stat.S_IMODE(mode) != 0o700:
-        os.chmod(folder, 0o700)
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name == keep and entry.is_dir(follow_symlinks=False):
-                continue
-            budget -= 1
-            if budget <= 0:
-                return 0
-            if entry.is_dir(follow_symlinks=False):
-                budget = _remove_small(entry.path, budget)
-            else:
-                os.unlink(entry.path)
+    """Remove what is in the folder, as long as the budget of entries lasts; returns what is left of it.
+
+    By descriptors throughout: a process of a task that lives longer than it should, as one of a container may, can put a link in the place
+    of a folder at any moment, and it would lead to what is not the task's.
+    """
+    at = _opened(folder)
+    try:
+        if stat.S_IMODE(os.fstat(at).st_mode) != 0o700:
+            os.fchmod(at, 0o700)
+        with os.scandir(at) as entries:
+            for entry in entries:
+                if entry.name == keep and entry.is_dir(follow_symlinks=False):
+                    continue
+                budget -= 1
+                if budget <= 0:
+                    return 0
+                if entry.is_dir(follow_symlinks=False):
+                    budget -= _counted(at, entry.name, budget)
+                    if budget <= 0:
+                        return 0
+                    shutil.rmtree(entry.name, dir_fd=at)
+                else:
+                    os.unlink(entry.name, dir_fd=at)
+    finally:
+        os.close(at)
     return budget
 
 
-def _remove_small(path: str, budget: int) -> int:
-    """A folder of few entries and few levels; anything larger uses the budget up."""
-    count, left = 0, [(path, 0)]
-    while left:
-        where, depth = left.pop()
-        with os.scandir(where) as entries:
+def _opened(folder: str) -> int:
+    """Its descriptor; OSError when it is a link. An agent that is not root must first give itself the right to look into it."""
+    try:
+        return os.open(folder, _FOLDER)
+    except PermissionError:
+        path = os.open(folder, os.O_PATH | _FOLDER)
+    try:
+        os.chmod(f"/proc/self/fd/{path}", 0o700)
+        return os.open(".", _FOLDER, dir_fd=path)
+    finally:
+        os.close(path)
+
+
+def _counted(at: int, name: str, most: int, depth: int = 0) -> int:
+    """The entries of a folder of few entries and few levels; of anything larger, `most`."""
+    below = os.open(name, _FOLDER, dir_fd=at)
+    count = 0
+    try:
+        with os.scandir(below) as entries:
             for entry in entries:
                 count += 1
-                if count >= budget or depth > DEEP:
-                    return 0
-                if entry.is_dir(follow_symlinks=False):
-                    left.append((entry.path, depth + 1))
-    shutil.rmtree(path)
-    return budget - count
+                if count < most and entry.is_dir(follow_symlinks=False):
+                    count += _counted(below, entry.name, most - count, depth + 1)
+                if count >= most or depth > DEEP:
+                    return most
+    finally:
+        os.close(below)
+    return count
 
 
 def _stamp(folder: str) -> Stamp:

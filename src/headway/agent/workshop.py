@@ -14,9 +14,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from headway.agent import sandbox
+from headway.agent.scratch import remove
 from headway.agent.variables import for_bubblewrap, marks_of
 from headway.domain.isolation import EVERYTHING
 from headway.domain.task import Definition
+
+TMP = "tmp-"  # before the name of a command's /tmp
 
 
 class Workshop:
@@ -25,17 +28,21 @@ class Workshop:
         self._network: Sequence[str] = () if definition.network == (EVERYTHING,) else sandbox.ALONE
         self._root, self._shown = root, shown
         self._box: sandbox.Sandbox | None = None
+        self.folders: tuple[str, ...] = ()  # all that the last command may write into
 
     def command(
         self, words: Sequence[str], place: Path, env: dict[str, str], stack: ExitStack
     ) -> tuple[list[str], dict[str, str], tuple[int, ...]]:
         """The command line, the environment and the descriptors of a command; what they need lives as long as the stack."""
+        self.folders = (str(place),)
         if not self.isolated:
             return list(words), env, ()
         if self._box is None:
             self._box = sandbox.Sandbox(str(self._root / "workshop"), shown=sandbox.python_paths())
             self._box.uncover()
-        tmp = stack.enter_context(tempfile.TemporaryDirectory(dir=self._root))
+        tmp = tempfile.mkdtemp(dir=self._root, prefix=TMP)
+        stack.callback(remove, tmp)  # by a process: folders in it may be nested deeper than Python can go
+        self.folders = (str(place), tmp)
         filter_fd = os.open(self._box.filter, os.O_RDONLY | os.O_CLOEXEC)
         stack.callback(os.close, filter_fd)
         variables_fd = for_bubblewrap({**env, "HOME": "/tmp", "TMPDIR": "/tmp"})

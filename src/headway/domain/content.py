@@ -31,6 +31,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:[/?][^\s@#\x00-\x1f]*)?")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,299}")
+_TRANSPORTS = ("dir", "docker-archive", "docker-daemon", "containers-storage", "oci", "oci-archive", "ostree", "sif", "tarball")
+_PORT = re.compile(r"[0-9]{1,5}/")  # a registry may be called like one of them
 _MANAGERS = ("pip", "npm", "lock")
 
 
@@ -229,7 +231,8 @@ def _check_url(source: str, field: str) -> bool:
 def _image(image: str | None) -> str:
     if image is None:
         return ""
-    if not _IMAGE.fullmatch(image):
+    transport, _, rest = image.partition(":")
+    if not _IMAGE.fullmatch(image) or (transport in _TRANSPORTS and not _PORT.match(rest)):  # those would read files of the node
         raise InvalidInput(
             f"image: {image[:60]!r} is not the name of an image", field="image", hint="for example debian:bookworm-slim"
         )

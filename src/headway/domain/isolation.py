@@ -128,7 +128,10 @@ def confine(definition: Definition, tenant: int, *, least: str = "none", allowed
             raise InvalidInput(
                 "network: single places can be granted only to an isolated task", field="network", hint="add isolation: sandbox"
             )
-        return definition if definition.isolation == "" else msgspec.structs.replace(definition, isolation="")
+        whose = tenant if definition.content.logger.startswith("file:") else 0  # its file is its tenant's
+        if (definition.isolation, definition.tenant) == ("", whose):
+            return definition
+        return msgspec.structs.replace(definition, isolation="", tenant=whose)
     for word in definition.network:
         if not covers(allowed, word):
             raise InvalidInput(

@@ -62,7 +62,7 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
     content: Content = Content()
     isolation: str = ""  # empty: none
     network: tuple[str, ...] = ()
-    tenant: int = 0  # whose it is, when it is isolated from the tasks of others
+    tenant: int = 0  # whose it is, when it is isolated from the tasks of others or has a file of its own to log to
     queue: str = ""  # the one it names
     off_peak: queues.OffPeak = queues.OffPeak.ALLOWED
     preemptible: bool | None = None
