@@ -24,7 +24,7 @@ from typing import IO, Any
 import msgspec
 
 from headway.agent import tree
-from headway.agent.disk import used
+from headway.agent.disk_count import count
 from headway.agent.entries import Entries, Failed
 from headway.agent.fetching import CannotFetch, UploadServers, fetch_url
 from headway.agent.health import for_want_of_room
@@ -301,7 +301,7 @@ class Preparation:
                 return ""
             if time.monotonic() >= self.deadline:
                 return f"it took longer than {self.job.seconds:g} s (setting prepare_s)"
-            if used(self.workshop.folders, self.job.limit, []) > self.job.limit:
+            if count(self.workshop.folders, self.job.limit).total > self.job.limit:
                 return f"it wrote more than this node keeps ({self.job.limit} bytes, setting prepared_size), or nested folders too deeply"
 
 
