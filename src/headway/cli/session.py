@@ -120,6 +120,19 @@ class Server:
                 raise error_from(response)
             return response
 
+    async def is_back(self) -> bool:
+        """Wait for a server that went away while it was listened to; False when it never answered, or does not come back."""
+        patience = Patience(self._met)
+        while not patience.is_over():
+            self._at += 1
+            await asyncio.sleep(PAUSE_S)
+            try:
+                if (await self._http.request("GET", "/readyz", timeout=PATIENCE_S)).status < 400:
+                    return True
+            except (ConnectionError, TimeoutError):
+                continue
+        return False
+
     async def lines(self, path: str, *, resumes: bool = False, **query: Any) -> AsyncIterator[bytes]:
         """The lines of a streamed answer, as they come. When the server goes away, one that `resumes` is asked for again, and what
         came before is passed over."""

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headway.cli.terminal import Terminal, command, fields, group, table
+from headway.errors import Unavailable
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from headway.cli.session import Server
     from headway.wire.views.events import DeliveryView, EventView, WebhookView
 
@@ -145,22 +148,45 @@ def deliveries(
 def events(
     terminal: Terminal,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what happens.")] = False,
-    since: Annotated[str | None, typer.Option("--since", help="Begin so long ago; 10m without -f.", metavar="DURATION")] = None,
+    since: Annotated[str | None, typer.Option("--since", help="Begin 1h ago, or at ISO 8601; without -f, 10m.", metavar="TIME")] = None,
     kind: Annotated[str | None, typer.Option("--kind", help="Only these kinds, separated by commas.", metavar="KIND,...")] = None,
     after: Annotated[str | None, typer.Option("--after", help="Only what came after this event.", metavar="ID")] = None,
 ) -> None:
     """Print what happened to tasks, or what happens."""
+    from headway.cli.moments import moment, now
     from headway.cli.session import talk
-    from headway.client.streams import events_of
 
-    begin = since if since or after or follow else "10m"
+    begin = moment(since if since or after or follow else "10m", "--since")
 
     async def look(server: Server) -> None:
-        lines = _with_empty(server, since=begin, kind=kind, after=after, follow=int(follow))
-        async for event in events_of(lines):
-            _print(terminal, event)
+        started = now().isoformat()
+        at, last = begin, after
+        while True:
+            try:
+                async for event in _stream(server, at, kind=kind, after=last, follow=int(follow)):
+                    _print(terminal, event)
+                    last = event.id
+                if not follow:
+                    return
+            except Unavailable:
+                if not follow:
+                    raise
+            if not await server.is_back():  # one that ends in order closes the stream in order, too
+                raise Unavailable(f"the stream of events ended, and no server answers at {server.url}", hint="`--after ID` goes on")
+            at = None if last else at or started
 
     talk(terminal, look)
+
+
+def _stream(server: Server, begin: str | None, **query: Any) -> AsyncIterator[EventView]:
+    """Events from a moment on; the server counts from its own clock backwards."""
+    import datetime
+
+    from headway.cli.moments import now
+    from headway.client.streams import events_of
+
+    since = None if begin is None else max((now() - datetime.datetime.fromisoformat(begin)).total_seconds(), 0.0)
+    return events_of(_with_empty(server, since=since, **query))
 
 
 async def _with_empty(server: Server, **query: Any) -> Any:
