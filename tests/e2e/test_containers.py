@@ -155,3 +155,17 @@ def test_a_container_is_paused_resumed_and_signalled(server: ScriptedServer, ima
     assert server.control(ref, "signal", "USR1") == "signalled"
     server.wait(lambda: ref in server.finished)
     assert (server.finished[ref].exit_code, "heard" in server.text(ref)) == (7, True)
+
+
+def test_a_container_that_could_not_be_removed_at_its_end_is_removed_by_the_agent(image: str, tmp_path: Path) -> None:
+    refused = tmp_path / "refused"
+    stubborn = tmp_path / "engine"  # refuses to remove the first time
+    stubborn.write_text(
+        f'#!/bin/sh\ncase " $* " in *" rm "*) [ -e {refused} ] || {{ : > {refused}; exit 125; }};; esac\nexec {ENGINE} "$@"\n'
+    )
+    stubborn.chmod(0o755)
+    with ScriptedServer() as server, running_agent(tmp_path / "agent", server.url, container_engine=str(stubborn)) as agent:
+        ref = server.run(define(server, image, "exit 3"))
+        assert server.finished[ref].exit_code == 3, "the container's own"
+        assert refused.exists()
+        until(lambda: not containers(agent))

@@ -19,6 +19,8 @@ import sys
 from headway.agent import tree
 
 SAID = b'{"out-of-memory": 1}\n'
+LEFT = b'{"left": 1}\n'  # the container could not be removed: the agent sees to it
+ASK_S = 10.0
 MONITORS_NOTE = "oom"
 REMOVE_S = 20.0
 WATCH_S = 0.05
@@ -77,14 +79,31 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda number, _: client.send_signal(number))  # the client hands it to the container
     code = _watch(client, memory)
-    if code in (137, -signal.SIGKILL) and (memory.exceeded or os.path.lexists(f"{name}/{MONITORS_NOTE}")):
+    if code in (137, -signal.SIGKILL) and _ran_out(memory, engine, name):
         os.write(int(status), SAID)
-    subprocess.run([*engine, "rm", "--force", name], stdin=subprocess.DEVNULL, capture_output=True, timeout=REMOVE_S)
+    if _ask([*engine, "rm", "--force", name], REMOVE_S) is None:
+        os.write(int(status), LEFT)
     shutil.rmtree(name, ignore_errors=True)  # what a slow monitor still adds goes with the agent's next start
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     sys.exit(code)
+
+
+def _ran_out(memory: Memory, engine: list[str], name: str) -> bool:
+    """Three may have seen it, and each may have missed it: we ourselves, the monitor, and the engine, which hears it from the monitor."""
+    if memory.exceeded or os.path.lexists(f"{name}/{MONITORS_NOTE}"):
+        return True
+    return _ask([*engine, "inspect", "--type", "container", "--format", "{{.State.OOMKilled}}", name], ASK_S) == "true"
+
+
+def _ask(words: list[str], seconds: float) -> str | None:
+    """What the engine answers; None when it does not, or cannot."""
+    try:
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, text=True, errors="replace")
+    except (subprocess.TimeoutExpired, OSError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _watch(client: subprocess.Popen[bytes], memory: Memory) -> int:

@@ -29,11 +29,13 @@ PROCESSES, FILES = 512, 4096
 _START = "from headway.agent.contain import main; main()"
 _FOLDER = ("HEADWAY_INPUT", "HEADWAY_RESULT", "HEADWAY_CHECKPOINT_DIR", "HEADWAY_SUBTASKS")
 # An engine that is still busy with a container whose monitor was killed refuses to remove it, so: until it is gone, for a while.
+# An engine that does not answer at all is given up each time, where there is a program for that.
 _REMOVE = """
+within=$(command -v timeout) && within="$within -k 5 60"
 for name in $names; do
     tries=0
-    while [ $tries -lt 20 ] && "$@" inspect --type container "$name"; do
-        "$@" rm --force "$name" || sleep 1
+    while [ $tries -lt 20 ] && $within "$@" inspect --type container "$name"; do
+        $within "$@" rm --force "$name" || sleep 1
         tries=$((tries + 1))
     done
 done

@@ -245,7 +245,7 @@ class Executables:
         box = process.told()
         process.close()
         finished = finish(process, status, now, self._usage(process, status, usage, box), box)
-        if os.WIFSIGNALED(status) and self._spawner.granted.contained(process.order.definition):
+        if (os.WIFSIGNALED(status) or box.left) and self._spawner.granted.contained(process.order.definition):
             self._spawner.granted.containers.left(process.order)
         return finished
 

@@ -190,6 +190,7 @@ class Told(NamedTuple):
     first: int | None  # the process that is number 1 inside
     exit_code: int | None  # None: the program was never started, or everything was killed
     out_of_memory: bool = False
+    left: bool = False  # its container could not be removed
 
 
 def grants_of(network: Sequence[str]) -> list[Grant]:
@@ -214,7 +215,7 @@ def told(text: bytes) -> Told:
     for line in text.splitlines():
         with contextlib.suppress(msgspec.DecodeError):
             found |= {key: value for key, value in msgspec.json.decode(line).items() if isinstance(value, int)}
-    return Told(found.get("child-pid"), found.get("exit-code"), bool(found.get("out-of-memory")))
+    return Told(found.get("child-pid"), found.get("exit-code"), bool(found.get("out-of-memory")), bool(found.get("left")))
 
 
 def _calls_headway(word: str) -> bool:

@@ -26,6 +26,7 @@ from headway.agent.variables import INSTANCE
 PASSED_ON = (*INHERITED, "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 LOCK_FD = 3
 WAIT_S = 20.0  # for the one before; the next agent has killed what it could find itself by then
+WAKE_S = 1.0  # so often, while it is waited for
 LOOKS = 50
 PAUSE_S = 0.05
 TIMER_FD = 4
@@ -59,7 +60,7 @@ class Survivor(NamedTuple):
 def start(instance: str, work_dir: str) -> Survivor:
     """Called by a supervisor before it starts anything else."""
     lock = os.open(os.path.join(work_dir, "survivor.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    _take(lock)
+    _take(lock, instance)
     theirs, ours = os.pipe()
     timer = Timer()
     high = [os.dup(theirs), os.dup(lock), os.dup(timer.fd)]
@@ -77,13 +78,18 @@ def start(instance: str, work_dir: str) -> Survivor:
     return Survivor(pid, ours, timer)
 
 
-def _take(lock: int) -> None:
-    until = time.monotonic() + WAIT_S
-    while time.monotonic() < until:
+def _take(lock: int, instance: str) -> None:
+    wake_at = now = time.monotonic()
+    until = now + WAIT_S
+    while now < until:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            if now >= wake_at:  # it may have been stopped, as everything that an agent is about to end
+                wake_at = now + WAKE_S
+                tree.send(tree.members([], tree.carries(f"INSTANCE={instance}", f"END={_END}")), signal.SIGCONT)
             time.sleep(PAUSE_S)
+            now = time.monotonic()
         else:
             return
 
