@@ -142,6 +142,8 @@ def test_what_a_task_says_beside_its_request_is_not_passed_on() -> None:
         (b"\r\n\r\n", b"\r\ncontent-length: -1\r\n\r\n"),
         (b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n"),
         (b"\r\n\r\n", b"\r\ncontent-length : 5\r\n\r\n"),
+        (b"\r\n\r\n", b"\r\naccept: a\ntransfer-encoding: chunked\r\n\r\n"),
+        (b"\r\n\r\n", b"\r\naccept: a\rhost: evil\r\n\r\n"),
         (b"authorization", b"x"),
     ],
 )

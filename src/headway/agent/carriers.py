@@ -54,7 +54,12 @@ class Carriers:
         )
 
     def _start(self, job: Job, then: Then) -> int:
-        pid = self._errands.start(job)
+        """0 when no process can be had now; `then` has been told."""
+        try:
+            pid = self._errands.start(job)
+        except OSError as error:
+            then(Answer(f"the node could not do it: {error}", again=True))
+            return 0
         self._then[pid] = then
         return pid
 

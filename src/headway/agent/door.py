@@ -16,6 +16,7 @@ from headway.agent.link import Terms
 from headway.agent.loop import Loop
 from headway.agent.process import INHERITED
 from headway.agent.sandbox import DOOR
+from headway.logs import log
 
 LISTEN_FD = 3
 WAITING = 64
@@ -55,7 +56,11 @@ class Door:
         assert self._listener is not None
         self._loop.remove(self._listener.fileno())
         self._armed, self._started = False, boottime()
-        high = os.dup(self._listener.fileno())
+        try:
+            high = os.dup(self._listener.fileno())
+        except OSError as error:
+            log("agent.no_door", level="error", reason=str(error))
+            return  # `tick` tries again
         try:
             self.pid = os.posix_spawn(
                 self._words[0],
@@ -65,6 +70,8 @@ class Door:
                 setsid=True,
                 setsigmask=(),
             )
+        except OSError as error:
+            log("agent.no_door", level="error", reason=str(error))
         finally:
             os.close(high)
 

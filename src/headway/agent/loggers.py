@@ -142,8 +142,12 @@ class Loggers:
             self._channel.flush()
 
     def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        high = os.dup(theirs.fileno())
+        try:
+            ours, theirs = socket.socketpair()
+            high = theirs.detach()
+        except OSError as error:
+            log("agent.no_logger", level="error", reason=str(error))
+            return  # the lines are dropped and counted, and the next one tries again
         try:
             self.pid = os.posix_spawn(
                 sys.executable,
@@ -163,7 +167,6 @@ class Loggers:
             self._channel.send(["settings", *self._settings])
         finally:
             os.close(high)
-            theirs.close()
 
     def ended(self, pid: int) -> None:
         """The process died: the next line starts another."""

@@ -40,6 +40,7 @@ ROUTES = {
     "POST": re.compile(rf"/v1/tasks|/v1/tasks/wait|/v1/uploads|{_ID}/(cancel|once)"),
 }
 PASSED = frozenset({"authorization", "content-type", "content-length", "accept", "idempotency-key", "expect", PROTOCOL_HEADER.lower()})
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _TARGET = re.compile(r"[\x21-\x7e]+")
 _TOKEN = re.compile(rf"Bearer {PREFIX}[0-9]+_[0-9]+_[0-9a-f]+")
 _LENGTH = re.compile(r"[0-9]{1,12}")
@@ -80,7 +81,8 @@ def read_head(head: bytes) -> Asked:
     for line in lines:
         name, colon, value = line.partition(":")
         name = name.lower()
-        if not colon or name in headers or name == "transfer-encoding" or name != name.strip():
+        wrong = not colon or name in headers or name == "transfer-encoding" or name != name.strip()
+        if wrong or _CONTROL.search(value):  # a line break alone would be the end of a header to some servers
             raise Refused("400 Bad Request", "invalid_input", f"a header that is not taken: {name[:50]}")
         headers[name] = value.strip()
     headers = {name: value for name, value in headers.items() if name in PASSED}
