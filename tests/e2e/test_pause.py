@@ -85,6 +85,8 @@ def test_a_paused_program_stands_still_with_all_its_processes_and_its_cap_does_t
     (tmp_path / "go").touch()
     assert client.result(task, timeout=120) == 42
     assert client.get(task).attempt == 1
+    told = json.loads(up.headway("explain", task, "-o", "json").stdout)["spent"]
+    assert told["paused"] >= CAP_S, "where the time went"
 
 
 def test_a_paused_task_dies_when_it_is_cancelled(client: Client, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from headway.control.scenes import Scenes
 from headway.domain.identity import ms_of
 from headway.domain.lifecycle import State
 from headway.domain.resources import Resources, fits
-from headway.policy.explain import Answer, Facts, explain, spent
+from headway.policy.explain import Answer, Facts, explain, spent, stood_still
 from headway.policy.fairness import over_quota
 from headway.policy.forecast import Held, Rival, Scene, share_of
 from headway.policy.peak import judge
@@ -41,6 +41,7 @@ _BENEFICIARY = query("preemption.of")
 _ALLOCATED = query("task.allocated")
 _HELD = query("queue.held_by_tenant")
 _ATTEMPTS = query("read.attempts")
+_PAUSES = query("control.pauses_of")
 
 
 @dataclass
@@ -59,7 +60,12 @@ class Explaining:
         state = State(row["state"])
         created = datetime.datetime.fromtimestamp(ms_of(row["id"]) / 1000, datetime.UTC)
         eligible = None if state is State.BLOCKED else row["eligible_at"]
-        times = spent(created, eligible, row["leased_at"], row["started_at"], row["ended_at"], self.clock.now())
+        now, paused_s = self.clock.now(), 0.0
+        if row["started_at"] is not None:
+            async with self.database.cold() as connection:
+                pauses = await connection.fetch(_PAUSES, row["id"], row["attempt"])
+            paused_s = stood_still(((one["stopped"], one["done_at"]) for one in pauses), row["ended_at"] or now)
+        times = spent(created, eligible, row["leased_at"], row["started_at"], row["ended_at"], now, paused_s=paused_s)
         found = Explanation(str(row["id"]), state.word, "", spent=times)
         if state in (State.LEASED, State.RUNNING) or state.final:
             await self._add_attempts(row, found)

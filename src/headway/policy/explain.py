@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from headway.domain.lifecycle import State
@@ -216,9 +216,11 @@ def spent(
     started: datetime.datetime | None,
     ended: datetime.datetime | None,
     now: datetime.datetime,
+    *,
+    paused_s: float = 0.0,
 ) -> dict[str, float]:
     """Where the time of a task went until now, in seconds, by what it did: only what has happened. One that waits for others is not
-    eligible yet (None)."""
+    eligible yet (None). `paused_s` of the time since it started it stood still."""
     found: dict[str, float] = {}
     steps = (
         ("before it could run", created, eligible),
@@ -232,4 +234,19 @@ def spent(
         found[word] = max((min(until or now, now) - since).total_seconds(), 0.0)
         if until is None:
             break
+    if paused_s > 0 and "running" in found:
+        found["paused"] = min(paused_s, found["running"])
+        found["running"] -= found["paused"]
     return found
+
+
+def stood_still(turns: Iterable[tuple[bool, datetime.datetime]], until: datetime.datetime) -> float:
+    """For how many seconds an attempt was paused. `turns`: in order, whether it was stopped or went on, and when."""
+    total, since = 0.0, None
+    for stopped, at in turns:
+        if stopped and since is None:
+            since = at
+        elif not stopped and since is not None:
+            total += (at - since).total_seconds()
+            since = None
+    return max(total + ((until - since).total_seconds() if since is not None else 0.0), 0.0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headway.domain.lifecycle import State
 from headway.domain.resources import Resources
-from headway.policy.explain import SPREAD, Facts, explain, gamma, spent
+from headway.policy.explain import SPREAD, Facts, explain, gamma, spent, stood_still
 from headway.policy.peak import Verdict
 from headway.policy.placement import Gate
 from headway.policy.room import Refusal
@@ -126,6 +126,8 @@ def test_where_the_time_went_adds_up():
     second = datetime.timedelta(seconds=1)
     times = spent(NOW, NOW + second, NOW + 3 * second, NOW + 4 * second, NOW + 10 * second, NOW + 20 * second)
     assert times == {"before it could run": 1.0, "waiting for room": 2.0, "starting": 1.0, "running": 6.0}
+    paused = spent(NOW, NOW, NOW, NOW, NOW + 10 * second, NOW + 20 * second, paused_s=4.0)
+    assert (paused["running"], paused["paused"]) == (6.0, 4.0)
     assert spent(NOW, NOW, None, None, None, NOW + second) == {"before it could run": 0.0, "waiting for room": 1.0}
     assert spent(NOW, NOW + 60 * second, None, None, None, NOW + second) == {"before it could run": 1.0}, "not what is to come"
     assert spent(NOW, None, None, None, None, NOW + second) == {"before it could run": 1.0}, "it waits for others, not for room"
@@ -150,3 +152,11 @@ def test_outside_its_hours_a_queue_says_when_it_opens_and_what_else_helps():
     [cause] = explain(facts(verdict=verdict)).causes
     assert cause.until == verdict.until
     assert "--set queue=QUEUE" in cause.remedy
+
+
+def test_pauses_are_told_apart_from_running() -> None:
+    second = datetime.timedelta(seconds=1)
+    turns = [(True, NOW), (True, NOW + second), (False, NOW + 3 * second), (False, NOW + 4 * second), (True, NOW + 6 * second)]
+    assert stood_still(turns[:4], NOW + 10 * second) == 3.0
+    assert stood_still(turns, NOW + 10 * second) == 7.0, "it was ended while it stood still"
+    assert stood_still([], NOW) == 0.0

@@ -52,6 +52,10 @@ select number, task, attempt, word, argument from control where node = $1 and do
 -- name: answers
 select number, answer from control where number = any ($1::bigint[]) and done_at is not null;
 
+-- name: pauses_of
+-- When an attempt was stopped and went on, as its node answered; kept for a day.
+select answer = 'paused' as stopped, done_at from control where task = $1 and attempt = $2 and answer in ('paused', 'resumed') order by number;
+
 -- name: answered
 update control c set done_at = clock_timestamp(), answer = r.answer
 from unnest($1::bigint[], $2::text[], $3::int[]) as r (number, answer, node)
