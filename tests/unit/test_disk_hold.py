@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from headway.agent.disk_hold import Hold, still
+from headway.agent.disk import Watched
+from headway.agent.disk_hold import Hold, Holder, go_on, stop
 from headway.agent.disk_members import One
+from headway.agent.disk_process import ENTRY, adopt
 
 CPUS = os.sched_getaffinity(0)
 STARTS = """
@@ -68,10 +72,21 @@ def test_one_that_has_ended_is_held_by_nobody(process: subprocess.Popen[str]) ->
 
 def test_who_is_stopped_for_a_look_goes_on_and_who_was_stopped_before_does_not(process: subprocess.Popen[str]) -> None:
     with subprocess.Popen(["sleep", "600"]) as stopped:
-        os.kill(stopped.pid, 19)
+        os.kill(stopped.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, stopped.pid, os.WSTOPPED | os.WNOWAIT)
-        with still([process.pid, stopped.pid]):
-            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        by_us = stop([process.pid, stopped.pid])
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        go_on(by_us)
         say(process, "hello")
         assert Path(f"/proc/{stopped.pid}/stat").read_text().split()[2] == "T"
         stopped.kill()
+
+
+def test_a_watch_that_takes_over_wakes_who_was_stopped_by_the_one_before_it(process: subprocess.Popen[str], tmp_path: Path) -> None:
+    os.kill(process.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    shared, number = mmap.mmap(-1, ENTRY.size), 7
+    ENTRY.pack_into(shared, 0, number, 0, 0, -number)
+    watched = Watched((str(tmp_path),), 2**20, One(process.pid).pids, One(process.pid).threads)
+    adopt(watched, number, 0, shared, Holder(able=False))
+    say(process, "hello")

@@ -12,7 +12,6 @@ import math
 import time
 
 from headway.agent.disk_count import Seen, count, count_again, count_new, nameless, unchanged, written
-from headway.agent.disk_hold import still
 
 TYPE_CHECKING = False  # as in headway/__init__.py
 if TYPE_CHECKING:
@@ -61,6 +60,7 @@ class Watched:
         self.grown = 0  # by what they have said since
         self.ran: float | None = None  # on a CPU, until the last count
         self.hold: Hold | None = None
+        self.tell_stopped: Callable[[bool], None] = lambda stopped: None  # and whether it is held: who comes after us shall know
 
     @property
     def room(self) -> int:
@@ -87,7 +87,7 @@ def check(watched: Watched, now: float, guard: Guard, holder: Holder) -> float:
     if not _sleeps(watched, ran) and (pids := watched.pids()):
         if watched.hold is not None:
             watched.hold.keep()
-        if _is_due(watched, pids, ran, now):
+        if _is_due(watched, pids, ran, now, guard):
             _look(watched, pids, ran, guard)
             if watched.used > watched.limit:
                 watched.over = True
@@ -105,7 +105,7 @@ def _sleeps(watched: Watched, ran: float | None) -> bool:
     return ran - watched.ran < ASLEEP_S if watched.hold is not None else ran == watched.ran and watched.room > UNTOLD
 
 
-def _is_due(watched: Watched, pids: list[int], ran: float | None, now: float) -> bool:
+def _is_due(watched: Watched, pids: list[int], ran: float | None, now: float, guard: Guard) -> bool:
     """Whether a whole look is. While looks are dear, counting what is new may do."""
     if not watched.dear or not watched.seen.whole or (now >= watched.look_at and watched.hold is None):
         return True
@@ -116,7 +116,10 @@ def _is_due(watched: Watched, pids: list[int], ran: float | None, now: float) ->
     makes = MAKING * _time(watched, ran, now)
     if watched.used + watched.grown + makes <= most or (watched.used + watched.grown <= most and unchanged(watched.seen)):
         return False
+    if watched.hold is not None:
+        guard.begin(watched)
     count_new(watched.seen, watched.limit)
+    guard.end()
     _found(watched, watched.seen.total + watched.hidden, ran, now)
     return watched.used + watched.grown > most
 
@@ -153,14 +156,12 @@ def _wait(watched: Watched, now: float) -> float:
 
 def _look(watched: Watched, pids: list[int], ran: float | None, guard: Guard) -> None:
     began, cpu = time.monotonic(), time.thread_time()
+    if len(pids) > 1 or watched.dear:  # one alone does not write while it creates a file
+        guard.begin(watched)
     if watched.dear and watched.used + watched.grown > watched.limit:  # it shall not grow while a long look finds out whether it has to end
-        with still(pids):
-            watched.seen = count(watched.folders, watched.limit)
-    else:
-        if len(pids) > 1:  # one alone does not write while it creates a file
-            guard.begin(watched)
-        watched.seen = count(watched.folders, watched.limit)
-        guard.end()
+        guard.stop(watched)
+    watched.seen = count(watched.folders, watched.limit)
+    guard.end()
     # Beyond the limit, the rest would only take time, and it goes on writing.
     watched.hidden = nameless(pids) if watched.seen.total <= watched.limit else 0
     watched.grown = 0

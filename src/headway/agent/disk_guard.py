@@ -1,9 +1,10 @@
 """Looks on while the watch on disks has to wait (G3).
 
 A look lists the task's folders, and the kernel makes it wait while a process creates a file there: for as long as that process does not
-get the CPU, with a lock that knows no priorities. Meanwhile nobody else can create a file either, but files that are there grow. So a
-second thread counts those that are known: the ones of the last look, and the ones that are open. That is no more than what the task has
-on its disk; when it is above the limit already, nobody has to wait for the list.
+get the CPU, with a lock that knows no priorities and that running processes take from those that wait. So a second thread sees to it that
+the task does not get away meanwhile. One that is held and yet runs is stopped until the look is over. Of another one, the files that are
+known are counted: the ones of the last look, and the ones that are open. That is no more than what the task has on its disk; when it is
+above the limit already, nobody has to wait for the list.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import time
 
 from headway.agent.disk import Watched
 from headway.agent.disk_count import ENTRY
+from headway.agent.disk_hold import go_on, stop
 
 TYPE_CHECKING = False  # as in headway/__init__.py
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 PATIENCE_S = 0.002  # a look that takes longer waits for somebody, or has many files to count
-HELD_S = 0.0005  # the same, at one that is close to its limit
+HELD_S = 0.0005  # the same, at one that is held
+RUNS_S = 0.0005  # one that is held and has used so much of the CPU since a look began runs while it should not
 
 
 class Guard:
@@ -29,7 +32,10 @@ class Guard:
         """`over` is told of a task above its limit, by this thread, while the other one waits."""
         self._over = over
         self._looked_at: Watched | None = None
+        self._ran: float | None = None  # what the task had used of the CPU then
+        self._stopped: list[int] = []
         self._turn = 0
+        self._changing = _thread.allocate_lock()  # held by who stops a task, or ends a look
         self._begun = _thread.allocate_lock()
         self._begun.acquire()
         _thread.start_new_thread(self._run, ())
@@ -37,12 +43,25 @@ class Guard:
     def begin(self, watched: Watched) -> None:
         """A look begins."""
         self._turn += 1
+        self._ran = watched.clock() if watched.hold is not None else None
         self._looked_at = watched
         if self._begun.locked():
             self._begun.release()
 
+    def stop(self, watched: Watched) -> None:
+        """Stop what is looked at, until the look ends."""
+        with self._changing:
+            if self._looked_at is watched and not self._stopped:
+                watched.tell_stopped(True)
+                self._stopped = stop(watched.pids())
+
     def end(self) -> None:
-        self._looked_at = None
+        with self._changing:
+            watched, self._looked_at = self._looked_at, None
+            if self._stopped and watched is not None:
+                go_on(self._stopped)
+                self._stopped = []
+                watched.tell_stopped(False)
 
     def _run(self) -> None:
         while True:
@@ -50,9 +69,17 @@ class Guard:
             while (watched := self._looked_at) is not None:
                 turn = self._turn
                 time.sleep(PATIENCE_S if watched.hold is None else HELD_S)
-                if self._turn == turn and self._looked_at is watched and (found := at_least(watched)) > watched.limit:
-                    watched.used, watched.over = found, True
-                    self._over(watched)
+                if self._turn == turn and self._looked_at is watched:
+                    self._look_on(watched)
+
+    def _look_on(self, watched: Watched) -> None:
+        before = self._ran
+        if before is not None:
+            if (ran := watched.clock()) is not None and ran - before > RUNS_S:
+                self.stop(watched)
+        elif (found := at_least(watched)) > watched.limit:
+            watched.used, watched.over = found, True
+            self._over(watched)
 
 
 def at_least(watched: Watched) -> int:

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import contextmanager
 
 TYPE_CHECKING = False  # as in headway/__init__.py
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     Threads = Callable[[], list[int]]
 
@@ -97,16 +96,15 @@ class Holder:
             self._at = hold.cpu
 
 
-@contextmanager
-def still(pids: list[int]) -> Iterator[None]:
-    """While a long look lasts, these are stopped: after some 50 ms the kernel lets others onto our CPU too. Those that are stopped already
-    stay so."""
-    stopped = [pid for pid in pids if _state(pid) not in (b"T", b"t", b"") and _send(pid, signal.SIGSTOP)]
-    try:
-        yield
-    finally:
-        for pid in stopped:
-            _send(pid, signal.SIGCONT)
+def stop(pids: list[int]) -> list[int]:
+    """Stop these: others get onto our CPU when we wait for a lock, and for 50 ms of each second anyway. Returns those that were not
+    stopped before."""
+    return [pid for pid in pids if _state(pid) not in (b"T", b"t", b"") and _send(pid, signal.SIGSTOP)]
+
+
+def go_on(pids: list[int]) -> None:
+    for pid in pids:
+        _send(pid, signal.SIGCONT)
 
 
 def _state(pid: int) -> bytes:

@@ -18,14 +18,15 @@ import time
 
 from headway.agent.disk import Watched, check
 from headway.agent.disk_guard import Guard
-from headway.agent.disk_hold import Holder
+from headway.agent.disk_hold import Holder, go_on
 from headway.agent.disk_members import Group, One
 
 SOCKET_FD, SHARED_FD = 3, 4
 ENTRIES = 65536
 BETWEEN = b"\0\0"
 LARGEST = 2**20  # bytes of a message
-ENTRY = struct.Struct("qqqq")  # number of the watch; the same once it is over its limit; what it used then; the number while it is held
+# Number of the watch; the same once it is over its limit; what it used then; the number while it is held, below zero while it is stopped.
+ENTRY = struct.Struct("qqqq")
 _FOUND, _FOUND_AT = struct.Struct("qq"), 8  # the parts that are written here
 _HELD, _HELD_AT = struct.Struct("q"), 24
 AGAIN_S = 0.002  # between two looks for processes of a task that has to end
@@ -55,9 +56,23 @@ def main() -> None:
             for one in said.split(BETWEEN):
                 number, at, watched = _watch(one, supervisor)
                 watches[number] = at, watched
-                if holder.able and _HELD.unpack_from(shared, at + _HELD_AT)[0] == number:  # by one of us who was killed
-                    watched.hold = holder.hold(watched.threads)
+                adopt(watched, number, at, shared, holder)
         pause = look(watches, shared, guard, holder)
+
+
+def adopt(watched: Watched, number: int, at: int, shared: mmap.mmap, holder: Holder) -> None:
+    """Begin to watch it. One of us who was killed may have held it, or even stopped it."""
+    state = _HELD.unpack_from(shared, at + _HELD_AT)[0]
+    if state == -number:
+        go_on(watched.pids())
+    if abs(state) == number and holder.able:
+        watched.hold = holder.hold(watched.threads)
+
+    def tell(stopped: bool) -> None:
+        _HELD.pack_into(shared, at + _HELD_AT, -number if stopped else number if watched.hold is not None else 0)
+
+    tell(stopped=False)
+    watched.tell_stopped = tell
 
 
 def look(watches: Watches, shared: mmap.mmap, guard: Guard, holder: Holder) -> float | None:
@@ -74,7 +89,7 @@ def look(watches: Watches, shared: mmap.mmap, guard: Guard, holder: Holder) -> f
         if not watched.over:
             wait = check(watched, time.monotonic(), guard, holder)
         if watched.hold is not held:
-            _HELD.pack_into(shared, at + _HELD_AT, number if watched.hold is not None else 0)
+            watched.tell_stopped(False)
         if watched.over:
             _end(number, at, watched, shared)
             wait = AGAIN_S
