@@ -111,7 +111,7 @@ CASES = [
     Case("node.seen", (), {"task_node"}, 1, NODES),
     Case("queue.promote", (READY, 1), {"task_pkey"}, 2 * BATCH, BATCH),
     Case("queue.promote", (READY, 99), {"task_pkey"}, 0, 0),
-    Case("queue.depths", (2, 1_000, BATCH, NOW), {"task_ready"}, (3 * BATCH + 4) * SHAPES, SHAPES),
+    Case("queue.depths", (2, 1_000, BATCH, NOW, [1], [5.0]), {"task_ready"}, (3 * BATCH + 4) * SHAPES, SHAPES),
     Case("queue.held_by_tenant", (4,), {"task_node"}, NODES * HERE, SHAPES),
     Case("queue.not_ready", (3, BATCH), {"task_due", "task_held_back"}, 2 * BATCH),
     Case("allowance.waiting", ([2, 3], [BATCH, 2 * BATCH]), {"task_ready", "task_held_back"}, 6 * BATCH, 2),

@@ -292,6 +292,28 @@ async def test_a_task_that_can_no_longer_wait_is_promoted_before_its_tolerance_e
         assert core.outlook.promoted == 1
 
 
+async def test_on_a_full_fleet_a_task_whose_rooms_never_come_is_due_ten_minutes_before_the_others(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core, cpus=2).join()  # four places
+        await submit(core, *[function(preemptible=False, **LONG)] * 6)
+        held = await agent.orders(4)
+        await agent.start(*held)
+        await agent.succeed(held.pop())
+        large = (await submit(core, function(resources={"cpus": 2}, delay_tolerance="5m"))).ids[0]
+
+        async def promoted() -> list[int]:
+            await core.planner.run_once()
+            await core.outlook.run_once()
+            async with core.database.cold() as connection:
+                return [row["id"] for row in await connection.fetch("select id from task where category = 0")]
+
+        await eventually(promoted)
+        assert await promoted() == [large]
+        core.queue_views.forget()
+        views, _ = await core.queue_views.look(None)
+        assert {view.name: view.due for view in views if view.due} == {"urgent": 1}
+
+
 # Fairness and quotas
 
 

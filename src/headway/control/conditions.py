@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from headway import telemetry
 from headway.control.definitions import Definitions
 from headway.domain.queues import Rules
+from headway.policy import census
 from headway.policy.order import BEGINNING, Group
 from headway.policy.peak import Verdict, judge
 from headway.policy.placement import Board, Gate, Placed
@@ -57,8 +58,9 @@ class Conditions:
         self.now = now
         self._verdicts.clear()
         board = self.board
-        slacks = lambda: [((key[0] - now).total_seconds(), count) for key, count in board.waiting()]  # noqa: E731
-        if self.pressure.look(time.monotonic(), board.rooms.utilisation(), slacks, board.largest):
+        slacks = lambda: [((key[0] - now).total_seconds(), count) for key, count in census.waiting(board.lanes)]  # noqa: E731
+        parts = lambda: census.parts(board.lanes, board.rooms)  # noqa: E731
+        if self.pressure.look(time.monotonic(), board.rooms.utilisation(), slacks, parts):
             board.divide(due_first=self.pressure.due_first)
 
     @property

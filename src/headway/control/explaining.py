@@ -98,7 +98,7 @@ class Explaining:
         refusals: list[Refusal] = [found for room in rooms if (found := refuse(asked, room)) is not None]
         own = plan.tenants.get(tenant)
         share = own.share if own is not None else 0.0
-        due = row["start_by"] <= now + datetime.timedelta(seconds=plan.lead_s)
+        due = row["start_by"] <= now + datetime.timedelta(seconds=plan.lead_of(row["shape"]))
         waits = state is State.READY and (quota or ahead or len(refusals) == len(rooms))
         return Facts(
             state=state,
@@ -120,7 +120,7 @@ class Explaining:
             luck=random.Random(row["id"]),  # the same question has the same answer
             task=row["id"],
             queue=rules.queue,
-            lead_s=plan.lead_s,
+            lead_s=plan.lead_of(row["shape"]),
             blockers=[(r["id"], r["name"], State(r["state"]).word) for r in blockers],
             held=row["hold_at"] is not None if "hold_at" in row else False,
             beneficiary=beneficiary,
@@ -147,7 +147,7 @@ class Explaining:
             capacity=capacity,
             held=held,
             rivals=rivals,
-            slack_s=max((row["start_by"] - self.clock.now()).total_seconds() - plan.lead_s, 0.0),
+            slack_s=max((row["start_by"] - self.clock.now()).total_seconds() - plan.lead_of(row["shape"]), 0.0),
             level=plan.level,
             urgent=plan.urgent,
             due_first=plan.due_first,

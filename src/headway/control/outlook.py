@@ -20,6 +20,7 @@ from headway.control.leader import Leader
 from headway.control.planner import TOP_K, Planner
 from headway.domain.queues import Rules
 from headway.errors import StaleEpoch
+from headway.policy.census import counted
 from headway.policy.fairness import jain
 from headway.store.database import Database
 from headway.store.queries import query
@@ -28,7 +29,7 @@ EVERY_S = 1.0
 REPEAT_S = 10.0
 PROMOTED_AT_ONCE = 1_000  # a label on top of the order: it must never cost more than the work
 SHARE_S = 60.0  # shares are averaged over about a minute: on a small fleet one task is a large share
-PUBLISHED = 1_000  # tenants whose shares are published
+PUBLISHED = 1_000  # tenants whose shares are published, and shapes
 
 _PROMOTE = query("queue.promote")
 _PUBLISH = query("queue.publish")
@@ -61,7 +62,8 @@ class PlanState(msgspec.Struct, omit_defaults=True):
     peak: bool = False
     keep: bool = False  # room is kept for urgent tasks
     utilisation: float = 0.0
-    lead_s: float = 2.0
+    lead_s: float = 2.0  # how long before its start_by a task is due
+    early: dict[int, float] = {}  # by shape: how much before that, since its rooms are rare
     top_k: int = 0
     drain_per_s: float = 0.0
     urgent: float = 0.0  # part of the tasks that come
@@ -73,6 +75,10 @@ class PlanState(msgspec.Struct, omit_defaults=True):
     jain: dict[str, float] = {}  # by cost class, over the tenants that wait
     tenants: dict[int, TenantState] = {}
     kept: dict[int, KeptState] = {}  # by node
+
+    def lead_of(self, shape: int) -> float:
+        """How long before its start_by a task of this shape is due."""
+        return self.lead_s + self.early.get(shape, 0.0)
 
 
 class Episode(msgspec.Struct):
@@ -185,7 +191,7 @@ class Outlook:
                 continue
             for tenant in lane.tenants:
                 head = board.heads[(tenant, shape)]
-                due += [key[2] for key in itertools.takewhile(lambda key: key[0] <= board.horizon, head.waiting())]
+                due += [key[2] for key in itertools.islice(head.waiting(), lane.due(head))]
                 if len(due) > 100 * PROMOTED_AT_ONCE:
                     break
         wanted = [task for task in due if task not in self._promoted_ids][:PROMOTED_AT_ONCE]
@@ -249,7 +255,7 @@ class Outlook:
     def state(self) -> PlanState:
         board, conditions = self.planner.board, self.planner.conditions
         usage, pressure = board.usage, conditions.pressure
-        waiting = board.counted()
+        waiting = counted(board.lanes)
         waiting = {tenant: count for tenant, count in waiting.items() if usage.allowance(tenant, (), 1)}
         known = sorted(self.shares, key=lambda tenant: (tenant not in waiting, -self.shares[tenant]))[:PUBLISHED]
         classes: dict[str, list[float]] = {}
@@ -262,6 +268,7 @@ class Outlook:
             keep=conditions.tight,
             utilisation=board.rooms.utilisation(),
             lead_s=pressure.lead_s,
+            early={shape: round(seconds, 1) for shape, seconds in itertools.islice(pressure.early.items(), PUBLISHED)},
             top_k=conditions.top_k or TOP_K,
             drain_per_s=pressure.drain_per_s,
             urgent=min(pressure.urgent_per_s / pressure.drain_per_s, 1.0) if pressure.drain_per_s > 0 else 0.0,

@@ -25,12 +25,14 @@ from headway.control.sessions import Session, Sessions
 from headway.control.supply import Supply
 from headway.control.tenants import Tenants
 from headway.domain.resources import Capacity
+from headway.policy.census import free_tasks
 from headway.policy.fairness import Claim
 from headway.policy.order import Group, Key, head_limit
 from headway.policy.placement import Board, Gate, NodeRoom, Placed, Round
 from headway.policy.preemption import Space
 from headway.policy.promotion import top_k
 from headway.policy.room import Rooms
+from headway.policy.short_way import fit
 from headway.store.database import Database
 from headway.store.queries import query
 from headway.wire.exchange import Order
@@ -182,7 +184,7 @@ class Planner:
         known = {at: count for at, count in (freed or {}).items() if at[0] in self.rooms and at[2] in self.definitions.shapes}
         for (node, *group), count in known.items():
             self.board.hold(node, (group[0], group[1]), -count)
-        plan = self.board.fit(tasks, self._round())
+        plan = fit(self.board, tasks, self._round())
         for (node, *group), count in known.items():
             self.board.hold(node, (group[0], group[1]), count)
         if plan is None:
@@ -290,12 +292,13 @@ class Planner:
         conditions = self.conditions
         conditions.look(now)
         ahead = sum(room.ahead - room.held for room in self.rooms.values() if room.ahead > room.held)
-        most = top_k(free=self.board.free_tasks(), ahead=ahead, most=TOP_K)
+        most = top_k(free=free_tasks(self.board.lanes, self.rooms), ahead=ahead, most=TOP_K)
         conditions.top_k = most
         pressure = conditions.pressure
         windows = {node: kept.left_s(now) for node, kept in self.board.keeping.nodes.items()}
         horizon = now + datetime.timedelta(seconds=pressure.lead_s)
-        return Round(most, horizon, conditions.gate, pressure.due_first, pressure.fill, windows)
+        early = {shape: datetime.timedelta(seconds=seconds) for shape, seconds in pressure.early.items()}
+        return Round(most, horizon, conditions.gate, pressure.due_first, pressure.fill, windows, early)
 
     def step_down(self) -> None:
         self._epoch = -1

@@ -42,7 +42,7 @@ class QueueViews:
         state, now = await self.outlook.read(), self.clock.now()
         async with self.database.hot() as connection:
             horizon = self.clock.later(state.lead_s)
-            ready = await connection.fetch(_DEPTHS, tenant, MOST_GROUPS, COUNTED, horizon)
+            ready = await connection.fetch(_DEPTHS, tenant, MOST_GROUPS, COUNTED, horizon, [*state.early], [*state.early.values()])
             not_ready = await connection.fetch(_NOT_READY, tenant, COUNTED)
             held = await connection.fetch(_HELD, tenant)
         await self.definitions.load_shapes(row["shape"] for rows in (ready, not_ready, held) for row in rows)

@@ -20,7 +20,8 @@ BEGINNING: Key = (datetime.datetime(1, 1, 1, tzinfo=datetime.UTC), 0, 0)
 HEAD_LIMIT = 4000  # tasks of one group kept in memory; the rest stays in the database
 ALL_HEADS = 300_000  # tasks of all groups together, some 50 MB
 LEAST_HEAD = 16
-_AFTER_ALL_IDS = 2**63
+LOW_HEAD = 64  # a head with fewer known tasks is read on
+AFTER_ALL = 2**63  # behind every id and every cap
 _COMPACT = 1000  # handed-out keys that may stay at the front of the list before it is cut
 
 
@@ -80,7 +81,7 @@ class Head:
         """
         if bound is None:
             return len(self)
-        return max(bisect_left(self.keys, (bound[0], bound[1], _AFTER_ALL_IDS), lo=self.taken) - self.taken, 1)
+        return max(bisect_left(self.keys, (bound[0], bound[1], AFTER_ALL), lo=self.taken) - self.taken, 1)
 
     def take(self, count: int) -> list[Key]:
         took = self.keys[self.taken : self.taken + count]

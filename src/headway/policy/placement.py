@@ -2,9 +2,11 @@
 
 The order, best first:
 
-1. tasks that are due (`start_by` within the horizon) of tenants that hold less than they are entitled to, earliest first;
+1. tasks that are due (they stand within the horizon) of tenants that hold less than they are entitled to, earliest first;
 2. at peak, other tasks that are due: the tenant with the smaller share first, then the earlier task;
 3. everything else, likewise.
+
+A task stands at its `start_by`, or earlier when rooms of its size are rare: small tasks would break them up (policy.promotion.early).
 
 Everything is kept between rounds: a round costs what it hands out, not what waits. Tenants that wait with tasks of one shape stand in a
 lane. Ranks only fall behind what was noted when a tenant gets something, so an old note is corrected when it comes to the front;
@@ -15,24 +17,21 @@ from __future__ import annotations
 
 import datetime
 import heapq
-import itertools
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
 from headway.domain.resources import Resources
+from headway.policy import census
 from headway.policy.fairness import EQUAL, Claim, Usage
-from headway.policy.lanes import DUE, SOONER, Entry, Lane
-from headway.policy.order import BEGINNING, Group, Head, Key
+from headway.policy.lanes import DUE, SOONER, Entry, Lane, Top
+from headway.policy.order import AFTER_ALL, BEGINNING, LOW_HEAD, Group, Head, Key
 from headway.policy.reservation import Keeping
 from headway.policy.room import Need, NodeRoom, Refusal, Rooms, fit_of, need_of, refuse
 
 __all__ = ["Board", "Gate", "Need", "NodeRoom", "Placed", "Refusal", "Round", "need_of", "refuse"]
 
-LOW_HEAD = 64  # a head with fewer known tasks is read on
-_LAST = 2**63
 
 
 class Gate(Enum):
@@ -56,11 +55,12 @@ class Round:
     """What one round of planning goes by."""
 
     most: int
-    horizon: datetime.datetime  # a task with a start_by up to here is due
+    horizon: datetime.datetime  # a task that stands up to here is due
     gate: Callable[[int, bool], Gate] = lambda _shape, _tight: Gate.OPEN  # of a shape, while there is room up to `fill`, and beyond
     due_first: bool = False  # what is due goes before what can wait, whoever holds more
     fill: float | None = None  # what can wait may take the fleet up to here only
     windows: Mapping[int, float] = field(default_factory=dict)  # nodes that are kept for a large task -> seconds until it has room there
+    early: Mapping[int, datetime.timedelta] = field(default_factory=dict)  # shapes whose rooms are rare -> how much earlier they are due
 
 
 class Board:
@@ -82,6 +82,7 @@ class Board:
         self.lanes: dict[int, Lane] = {}
         self.keeping = Keeping(self.rooms, self.heads)
         self.horizon = BEGINNING[0]
+        self.early: Mapping[int, datetime.timedelta] = {}
         self._lanes_of: dict[int, set[int]] = {}  # tenant -> shapes it waits with
         self._freed: set[int] = set()  # tenants that hold less since the last round
         self._held: dict[int, dict[Group, int]] = {}  # by node
@@ -167,7 +168,7 @@ class Board:
     def place(self, asked: Round) -> list[Placed]:
         """Hand out the best tasks. Takes them from the heads, and their room from the nodes."""
         self._begin_round(asked)
-        tight, most = self._is_tight(asked), asked.most
+        tight, most = self.is_tight(asked), asked.most
         doors = {shape: asked.gate(shape, tight) for shape in self.lanes}
         needs = {shape: self.rooms.need(shape) for shape in doors}
         shy = {shape for shape in doors if asked.gate(shape, True) is not Gate.OPEN} if asked.fill is not None and not tight else set()
@@ -177,11 +178,11 @@ class Board:
         rooms: dict[int, int] = {}  # tasks a node had room for when the round came to it
         served: set[tuple[int, int]] = set()  # (node, tenant)
         best, lanes = self.rooms.best, self.lanes
-        short: Entry | None = None  # the first in the order that is due and finds no room
+        short: Top | None = None  # the first in the order that is due and finds no room
         before = 0  # what was planned when it came to that
         while heap and most > 0:
             first = heap[0]
-            tenant, shape = first[2], first[3]
+            tenant, shape = first[3], first[4]
             if shape in stale:
                 stale.discard(shape)
                 self._look(shape, doors[shape], heap)
@@ -200,7 +201,7 @@ class Board:
                 turn = int((room if (node.id, tenant) in served else whole) * self.usage.part(tenant)) or 1
                 served.add((node.id, tenant))
                 allowed = min(room, self._run(lane, need, heap, turn, due_only=shape in shy or doors[shape] is Gate.DUE))
-            if shape in shy and first[1][0] > self.horizon and asked.fill is not None:
+            if shape in shy and first[2][0] > lane.horizon and asked.fill is not None:
                 allowed = self.rooms.below(asked.fill, need, allowed)
                 if allowed <= 0:  # the rest is kept for urgent tasks
                     tight, shy, stale = True, set(), set(doors)
@@ -217,13 +218,15 @@ class Board:
         if asked.windows and most > 0:
             plan += self._backfill(asked.windows, doors, most)
         if short is not None and len(plan) > before:
-            self.keeping.passed_by((short[2], short[3]), short[1][2], [(one.group[1], len(one.keys)) for one in plan[before:]])
+            self.keeping.passed_by((short[3], short[4]), short[2][2], [(one.group[1], len(one.keys)) for one in plan[before:]])
         self.tight = tight
         return plan
 
     def _begin_round(self, asked: Round) -> None:
         """What has changed since the last one counts from now on."""
-        self.horizon = asked.horizon
+        self.horizon, self.early = asked.horizon, asked.early
+        for shape, lane in self.lanes.items():
+            lane.move(asked.horizon, asked.early.get(shape))
         if self.sooner != (sooner := SOONER if asked.due_first and not self.flooded else 0.0):
             self.sooner = sooner
             self._freed.update(self._lanes_of)
@@ -233,13 +236,13 @@ class Board:
         if self.keeping.busy:
             self.keeping.review()
 
-    def _tops(self, doors: Mapping[int, Gate]) -> list[Entry]:
+    def _tops(self, doors: Mapping[int, Gate]) -> list[Top]:
         """A heap of the best of each lane that may go."""
-        heap: list[Entry] = []
+        heap: list[Top] = []
         for shape, lane in self.lanes.items():
             self._surface(shape, lane, doors[shape])
             if (top := self._top(lane, doors[shape])) is not None:
-                heap.append(top)
+                heap.append(lane.stands(top))
         heapq.heapify(heap)
         return heap
 
@@ -251,26 +254,27 @@ class Board:
             if node is None or node.kept is None or node.rests:
                 continue
             shapes = [shape for shape in self.lanes if shape in doors and fit_of(self.shapes[shape], node) is not None]
-            tops = sorted(top for shape in shapes if (top := self._top(self.lanes[shape], doors[shape])) is not None)
-            for first in tops:
-                _, key, tenant, shape = first
+            lanes = [(self.lanes[shape], doors[shape]) for shape in shapes]
+            tops = sorted(lane.stands(top) for lane, door in lanes if (top := self._top(lane, door)) is not None)
+            for _, _, key, tenant, shape in tops:
                 need = self.rooms.need(shape)
                 if len(plan) < most and key[1] <= window * 1000 and node.fits(need):
                     placed = self._take(self.lanes[shape], (tenant, shape), need, node, 1)
                     plan += [placed] if placed is not None else []
         return plan
 
-    def _is_tight(self, asked: Round) -> bool:
+    def is_tight(self, asked: Round) -> bool:
+        """Whether only the room that is kept for urgent tasks is left."""
         return asked.fill is not None and self.rooms.utilisation() >= asked.fill
 
-    def _look(self, shape: int, door: Gate, heap: list[Entry]) -> None:
+    def _look(self, shape: int, door: Gate, heap: list[Top]) -> None:
         """The first lane of the heap may have another best: put it where it belongs now."""
         lane = self.lanes.get(shape)
         top = self._top(lane, door) if lane is not None else None
-        if top is None:
+        if lane is None or top is None:
             heapq.heappop(heap)
         else:
-            heapq.heapreplace(heap, top)
+            heapq.heapreplace(heap, lane.stands(top))
 
     def _take(self, lane: Lane, group: Group, need: Need, node: NodeRoom, allowed: int) -> Placed | None:
         """Hand tasks of the group to the node, as many as its tenant's quotas allow."""
@@ -282,7 +286,7 @@ class Board:
         keys = head.take(count)
         self._hold(node, group, need, len(keys))
         known = len(head.keys) - head.taken
-        if known and (first := head.keys[head.taken])[0] > self.horizon:
+        if known and (first := head.keys[head.taken])[0] > lane.horizon:
             lane.wait_until_due(group[0], first)
         if known < LOW_HEAD:
             if head.more:
@@ -291,101 +295,23 @@ class Board:
                 self._leave(group)
         return Placed(group, node.id, keys)
 
-    def fit(self, tasks: Mapping[Group, list[Key]], asked: Round) -> list[Placed] | None:
-        """Room for all of these tasks at once, or none of it: the short way, when nothing else waits."""
-        plan: list[Placed] = []
-        for group, keys in tasks.items():
-            if not self._fit(group, keys, asked, plan):
-                for placed in plan:
-                    self.hold(placed.node, placed.group, -len(placed.keys))
-                return None
-        return plan
-
-    def _fit(self, group: Group, keys: list[Key], asked: Round, plan: list[Placed]) -> bool:
-        tenant, shape = group
-        door, need = asked.gate(shape, self._is_tight(asked)), self.rooms.need(shape)
-        if door is Gate.CLOSED or (door is Gate.DUE and keys[-1][0] > asked.horizon):
-            return False
-        if self.usage.allowance(tenant, need, len(keys)) < len(keys):
-            return False
-        while keys:
-            node = self.rooms.best(shape)
-            if node is None:
-                return False
-            taken = keys[: node.room_for(need, len(keys))]
-            self.hold(node.id, group, len(taken))
-            plan.append(Placed(group, node.id, taken))
-            keys = keys[len(taken) :]
-        return True
-
-    def waiting(self, most: int = 2_000) -> list[tuple[Key, float]]:
-        """A sample of the known waiting tasks that can wait to be due, each with the number it stands for."""
-        heads = [head for lane in self.lanes.values() for head in itertools.islice(lane.tenants.values(), most)]
-        scale = max(len(heads) / most, 1.0)
-        found: list[tuple[Key, float]] = []
-        for head in heads[:: int(scale) or 1]:
-            at, last = head.taken, head.taken - 1
-            while at < len(head.keys):
-                found.append((head.keys[at], (at - last) * scale))
-                last, at = at, at + 1 + (at - head.taken)
-        return found
-
-    def largest(self) -> float:
-        """The part of the fleet that the largest task that waits asks for."""
-        return max(map(self.rooms.part, self.lanes), default=0.0)
-
-    def counted(self) -> dict[int, tuple[int, int]]:
-        """By tenant, how many tasks are known to wait, and how many of them are due."""
-        found: dict[int, tuple[int, int]] = {}
-        after: Key = (self.horizon, _LAST, _LAST)
-        for lane in self.lanes.values():
-            for tenant, head in lane.tenants.items():
-                waiting, due = found.get(tenant, (0, 0))
-                is_due = head.keys[head.taken][0] <= self.horizon
-                found[tenant] = (waiting + len(head), due + (head.run_before(after) if is_due else 0))
-        return found
-
     def divide(self, *, due_first: bool) -> None:
         """Find anew what a tenant is entitled to. At peak, what can wait asks for nothing yet, and leaves its part to what is due.
 
         Unless that is more than the fleet holds at once: then everyone has an equal part, and no backlog delays another's single task (E5).
         """
-        due = self._due() if due_first else {}
+        due = census.due(self.lanes, self.rooms) if due_first else {}
         self.flooded = sum(due.values()) > 1.0
         if due_first and not self.flooded:
             self.usage.divide(due, self.rooms.utilisation())
         else:
             self.usage.divide_evenly()
 
-    def _due(self) -> dict[int, float]:
-        """What is due, by tenant, in parts of the fleet; of a head that is due as far as it is known, without end."""
-        due: dict[int, float] = {}
-        after: Key = (self.horizon, _LAST, _LAST)
-        for shape, lane in self.lanes.items():
-            part = self.rooms.part(shape)
-            for tenant, head in lane.tenants.items():
-                if head.keys[head.taken][0] <= self.horizon:
-                    count = head.run_before(after)
-                    due[tenant] = due.get(tenant, 0.0) + (math.inf if head.more and count == len(head) > LOW_HEAD else count * part)
-        return due
-
-    def free_tasks(self) -> float:
-        """About how many tasks, of the shapes that wait, the fleet has room for."""
-        if not self.lanes:
-            return 0.0
-        needs = [self.rooms.need(shape) for shape in itertools.islice(self.lanes, 16)]
-        total = [0] * len(self.rooms.capacity)
-        for need in needs:
-            for i, amount in need:
-                total[i] += amount
-        free = [whole - used for whole, used in zip(self.rooms.capacity, self.rooms.used, strict=True)]
-        return min((left * len(needs) / asked for left, asked in zip(free, total, strict=True) if asked), default=1e9)
-
     # Ranks
 
-    def _entry(self, tenant: int, shape: int, first: Key) -> Entry:
+    def _entry(self, lane: Lane, tenant: int, shape: int, first: Key) -> Entry:
         rank = self.usage.share(tenant)
-        if first[0] <= self.horizon:
+        if first[0] <= lane.horizon:
             rank = DUE if rank < self.usage.level else rank + self.sooner
         return (rank, first, tenant, shape)
 
@@ -394,7 +320,7 @@ class Board:
         if door is Gate.CLOSED:
             return None
         order, noted, tenants = lane.order, lane.noted, lane.tenants
-        shares, level, horizon, sooner = self.usage.tenants, self.usage.level, self.horizon, self.sooner
+        shares, level, horizon, sooner = self.usage.tenants, self.usage.level, lane.horizon, self.sooner
         while order:
             entry = order[0]
             tenant = entry[2]
@@ -408,7 +334,7 @@ class Board:
             rank = shares[tenant].share
             if first[0] <= horizon:
                 rank = DUE if rank < level else rank + sooner
-            elif door is Gate.DUE or first is not entry[1]:
+            elif door is Gate.DUE or entry[0] < 0 or first is not entry[1]:  # not due, or no longer: leads may shrink
                 lane.wait_until_due(tenant, first)
                 if door is Gate.DUE:
                     heapq.heappop(order)
@@ -421,30 +347,31 @@ class Board:
             heapq.heapreplace(order, entry)
         return None
 
-    def _run(self, lane: Lane, need: Need, heap: list[Entry], turn: int, *, due_only: bool) -> int:
+    def _run(self, lane: Lane, need: Need, heap: list[Top], turn: int, *, due_only: bool) -> int:
         """How many tasks the first tenant of the lane may get before somebody else is next: at least a turn."""
         rank, first, tenant, _ = lane.order[0]
         head = lane.tenants[tenant]
         most = len(head)
-        if rank < 0 or (due_only and first[0] <= self.horizon):
-            most = head.run_before((self.horizon, _LAST, _LAST))
+        if rank < 0 or (due_only and first[0] <= lane.horizon):
+            most = head.run_before((lane.horizon, AFTER_ALL, AFTER_ALL))
         bound = self._next(lane, heap)
-        if bound is not None and rank != DUE and DUE != bound[0] <= rank and (rank < 0) == (bound[0] < 0) and bound[2] != tenant:
+        if bound is not None and rank != DUE and DUE != bound[0] <= rank and (rank < 0) == (bound[0] < 0) and bound[3] != tenant:
             return min(most, turn)  # equal shares: turn by turn
         if rank == DUE:
             most = self.usage.until(tenant, need, self.usage.level, most)
         if bound is None or rank < 0 <= bound[0]:
             return most
-        if bound[2] == tenant or rank == bound[0] == DUE:
-            return min(most, head.run_before(bound[1]))
+        if bound[3] == tenant or rank == bound[0] == DUE:
+            return min(most, head.run_before(lane.meets(bound)))
         if rank == DUE:
             return most
         share = bound[0] if bound[0] >= 0 else bound[0] - SOONER
         return min(most, max(self.usage.until(tenant, need, share, most), turn))
 
-    def _next(self, lane: Lane, heap: list[Entry]) -> Entry | None:
+    def _next(self, lane: Lane, heap: list[Top]) -> Top | None:
         """Who would be served after the first of this lane, which is the first of all: the smallest of the rest is a child of a root."""
-        return min((*lane.order[1:3], *heap[1:3]), default=None)
+        own = min(lane.order[1:3], default=None)
+        return min((*heap[1:3], lane.stands(own)) if own is not None else heap[1:3], default=None)
 
     def _renote(self, tenant: int) -> None:
         """The tenant holds less, or its share is another."""
@@ -455,11 +382,11 @@ class Board:
             if tenant not in lane.parked:
                 head = lane.tenants[tenant]
                 first = head.keys[head.taken]
-                lane.note((due if first[0] <= self.horizon else share, first, tenant, shape))
+                lane.note((due if first[0] <= lane.horizon else share, first, tenant, shape))
 
     def _surface(self, shape: int, lane: Lane, door: Gate) -> None:
         """Tenants whose first task has become due since the last round, and those that were parked while only that might go."""
-        while lane.dues and lane.dues[0][0][0] <= self.horizon:
+        while lane.dues and lane.dues[0][0][0] <= lane.horizon:
             key, tenant = heapq.heappop(lane.dues)
             if lane.awaited.get(tenant) != key:
                 continue
@@ -467,14 +394,14 @@ class Board:
             if (head := lane.tenants.get(tenant)) is None:
                 continue
             first = head.keys[head.taken]
-            if first[0] > self.horizon:
+            if first[0] > lane.horizon:
                 lane.wait_until_due(tenant, first)
             else:
-                lane.note(self._entry(tenant, shape, first))
+                lane.note(self._entry(lane, tenant, shape, first))
         if lane.parked and door is Gate.OPEN:
             for tenant in list(lane.parked):
                 head = lane.tenants[tenant]
-                lane.note(self._entry(tenant, shape, head.keys[head.taken]))
+                lane.note(self._entry(lane, tenant, shape, head.keys[head.taken]))
             lane.parked.clear()
 
     def _enter(self, group: Group, head: Head) -> None:
@@ -486,14 +413,15 @@ class Board:
         lane = self.lanes.get(shape)
         if lane is None:
             lane = self.lanes[shape] = Lane()
+            lane.move(self.horizon, self.early.get(shape))
         if tenant not in lane.tenants:
             lane.tenants[tenant] = head
             self._lanes_of.setdefault(tenant, set()).add(shape)
             self.usage.waits(tenant, 1)
-        if first[0] > self.horizon:
+        if first[0] > lane.horizon:
             lane.wait_until_due(tenant, first)
-        if tenant not in lane.parked or first[0] <= self.horizon:
-            lane.note(self._entry(tenant, shape, first))
+        if tenant not in lane.parked or first[0] <= lane.horizon:
+            lane.note(self._entry(lane, tenant, shape, first))
 
     def _leave(self, group: Group) -> None:
         tenant, shape = group

@@ -5,12 +5,14 @@ A state and the steps that change it; the time is given to it. The planner and t
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from headway.policy.peak import KEEP_S, is_peak, kept
-from headway.policy.promotion import lead, room_in
+from headway.policy.promotion import early, lead, room_in
 
 AVERAGE_S = 10.0  # how long a finish counts towards the rate
 LOOK_S = 0.5  # rates over shorter times say nothing
@@ -24,6 +26,7 @@ class Pressure:
     look_s: float = LOOK_S
     peak: bool = False
     lead_s: float = 2.0
+    early: Mapping[int, float] = field(default_factory=dict)  # shapes that are due so many seconds before others
     drain_per_s: float = 0.0
     urgent_per_s: float = 0.0
     _now: float = 0.0
@@ -56,10 +59,14 @@ class Pressure:
         self._sizes[step] = self._sizes.get(step, 0.0) + count
 
     def look(
-        self, now: float, utilisation: float, waiting: Callable[[], Iterable[tuple[float, float]]], largest: Callable[[], float]
+        self,
+        now: float,
+        utilisation: float,
+        waiting: Callable[[], Iterable[tuple[float, float]]],
+        parts: Callable[[], Mapping[int, float]],
     ) -> bool:
-        """Before every round. `waiting` says how many tasks have how much slack left, as (seconds, tasks); `largest`, which part of the
-        fleet the largest of them asks for.
+        """Before every round. `waiting` says how many tasks have how much slack left, as (seconds, tasks); `parts`, which part of the
+        fleet a task of each shape that waits asks for.
 
         Whether rates were counted anew.
         """
@@ -76,23 +83,25 @@ class Pressure:
         self._looked = now
         self._fade(math.exp(-passed / SIZES_S))
         left_per_s = self.drain_per_s - self.urgent_per_s
+        leaves = self._leaves(parts()) if self.peak else {}
         self.lead_s = lead(
             waiting() if self.peak else (),
             drain_per_s=left_per_s,
             start_up_s=self.start_up_s,
             full=self.peak,
-            room_s=room_in(left_per_s, self._as_large(largest())) if self.peak else 0.0,
+            room_s=room_in(left_per_s, min(leaves.values(), default=1.0)) if self.peak else 0.0,
         )
+        self.early = {shape: early(left_per_s, part) for shape, part in leaves.items() if part < 1.0} if left_per_s > 0 else {}
         return True
+
+    def _leaves(self, parts: Mapping[int, float]) -> dict[int, float]:
+        """By shape, the part of the ends that left room for it; all, when nothing is known."""
+        steps = sorted(self._sizes)
+        above = [0.0, *itertools.accumulate(self._sizes[step] for step in reversed(steps))]  # of none, of the largest, of two sizes ...
+        return {shape: above[len(steps) - bisect_left(steps, _step(part))] / above[-1] if steps else 1.0 for shape, part in parts.items()}
 
     def _fade(self, keep: float) -> None:
         self._sizes = {step: left for step, count in self._sizes.items() if (left := count * keep) > 0.01}
-
-    def _as_large(self, part: float) -> float:
-        """The part of the ends that left at least so much room; all, when nothing is known."""
-        known = sum(self._sizes.values())
-        least = _step(part)
-        return sum(count for step, count in self._sizes.items() if step >= least) / known if known else 1.0
 
     @property
     def keep(self) -> bool:

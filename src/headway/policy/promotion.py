@@ -8,14 +8,27 @@ SHORTEST_S = 2.0  # a round of planning, a statement, the way to the agent
 LONGEST_S = 6 * 3600.0
 SAFETY = 1.25  # drain is a guess
 SURE = 7.0  # of things that come at random, the next one takes longer than so many times the mean once in a thousand times
-LONGEST_ROOM_S = 120.0  # a task for which room of its size comes less often than that gets a node kept (policy.reservation)
+LONGEST_ROOM_S = 120.0
+ALL = 20  # rooms of a size, after which chance is evened out
+EARLIEST_S = 600.0  # a task for which room of its size comes less often than that gets a node kept (policy.reservation)
 
 
-def room_in(drain_per_s: float, large: float) -> float:
-    """How long a large task may have to wait on a full fleet until a room of its size comes, when `large` is the part of the ends that
-    leave one: rooms that are smaller go to others."""
-    rate = drain_per_s * large
+def room_in(drain_per_s: float, leaves: float) -> float:
+    """How long a task may have to wait on a full fleet until a room of its size comes, when the part `leaves` of the ends leaves one: rooms
+    that are smaller go to others."""
+    rate = drain_per_s * leaves
     return min(SURE / rate, LONGEST_ROOM_S) if rate > 0 else LONGEST_ROOM_S
+
+
+def early(drain_per_s: float, leaves: float) -> float:
+    """How much earlier than others a task is due on a full fleet, when only the part `leaves` of the ends leaves a room of its size.
+
+    By as much longer as it takes until `ALL` such rooms have come than until as many tasks of any size have ended. Rooms come in bursts
+    and gaps, and those who need them too: whoever takes each one that comes over so long a time meets the mean of both. Nobody else
+    may break such a room up meanwhile, so it also stands there in the order.
+    """
+    rate = drain_per_s * leaves
+    return min(ALL / rate - ALL / drain_per_s, EARLIEST_S) if rate > 0 else EARLIEST_S
 
 
 def lead(

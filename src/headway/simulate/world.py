@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from headway.domain.queues import Queue
 from headway.domain.resources import GIB, Capacity
+from headway.policy import census
 from headway.policy.fairness import jain
 from headway.policy.order import Group, Head, Key
 from headway.policy.peak import judge
@@ -158,14 +159,15 @@ class World:
     def _plan(self) -> None:
         self._planned = self.now
         board, pressure = self.board, self.pressure
-        most = top_k(free=board.free_tasks(), ahead=pressure.drain_per_s * 0.25, most=100_000)
+        most = top_k(free=census.free_tasks(board.lanes, board.rooms), ahead=pressure.drain_per_s * 0.25, most=100_000)
         asked = Round(most, cast(Any, 0.0))
         if self.ours:
-            if pressure.look(self.now, board.rooms.utilisation(), self._slacks, board.largest):
+            if pressure.look(self.now, board.rooms.utilisation(), self._slacks, self._parts):
                 board.divide(due_first=pressure.due_first)
             self.keeper.look(self.now)
             windows = self.keeper.windows(self.now) if board.keeping.nodes else {}
-            asked = Round(most, cast(Any, self.now + pressure.lead_s), self._gate, pressure.due_first, pressure.fill, windows)
+            horizon, early = cast(Any, self.now + pressure.lead_s), cast(Any, pressure.early)
+            asked = Round(most, horizon, self._gate, pressure.due_first, pressure.fill, windows, early)
         while plan := board.place(asked):
             pressure.peak = pressure.peak or (self.ours and board.tight)
             count = 0
@@ -194,8 +196,9 @@ class World:
 
     def _make_room(self) -> None:
         """Urgent tasks that should have begun and find every node full."""
-        if self.now - self._stopped < PREEMPT_S:
+        if self.now - self._stopped < PREEMPT_S or self.latest[0][0] + PATIENCE_S > self.now:
             return
+        self.board.divide(due_first=self.pressure.due_first)  # who may stop others: the planner counts it twice a second
         late = self._late()
         if late:
             self._stopped = self.now
@@ -265,7 +268,10 @@ class World:
         return found
 
     def _slacks(self) -> list[tuple[float, float]]:
-        return [(cast(float, key[0]) - self.now, count) for key, count in self.board.waiting()]
+        return [(cast(float, key[0]) - self.now, count) for key, count in census.waiting(self.board.lanes)]
+
+    def _parts(self) -> dict[int, float]:
+        return {shape: self.parts[shape] for shape in self.board.lanes}
 
     # What is measured
 
@@ -307,7 +313,7 @@ class World:
             for tenant, head in lane.tenants.items():
                 count = len(head)
                 if put_off:
-                    count = sum(1 for key in head.waiting() if key[0] <= self.board.horizon)
+                    count = lane.due(head)
                 if count:
                     found[tenant] = found.get(tenant, 0.0) + count * self.parts[shape]
         return found

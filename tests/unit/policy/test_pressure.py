@@ -14,7 +14,7 @@ from headway.policy.order import Head
 from headway.policy.peak import BEGINS, KEEP_S, kept
 from headway.policy.placement import Board, Gate, NodeRoom, Round
 from headway.policy.pressure import Pressure
-from headway.policy.promotion import LONGEST_ROOM_S
+from headway.policy.promotion import ALL, EARLIEST_S, LONGEST_ROOM_S, early
 
 BASE = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 rates = st.floats(0, 1e4)
@@ -38,35 +38,47 @@ def test_a_large_fleet_keeps_little_and_a_small_one_what_it_did():
 
 def test_room_is_kept_for_a_while_after_urgent_tasks_came_and_not_without():
     pressure = Pressure()
-    pressure.look(0.0, 0.9, list, lambda: 0.0)
+    pressure.look(0.0, 0.9, list, dict)
     assert pressure.peak
     assert (pressure.keep, pressure.fill, pressure.due_first) == (False, None, False)
     pressure.came(9, 0.1, 1.0, under_part=False)
-    pressure.look(1.5, 0.9, list, lambda: 0.0)
+    pressure.look(1.5, 0.9, list, dict)
     assert not pressure.keep, "who holds more than its part cannot make others wait"
     pressure.came(1, 0.1, 1.5, under_part=True)
-    pressure.look(2.0, 0.9, list, lambda: 0.0)
+    pressure.look(2.0, 0.9, list, dict)
     assert pressure.due_first
     assert pressure.fill is not None
     assert pressure.fill == pytest.approx(0.8)
-    pressure.look(2.0 + KEEP_S, 0.9, list, lambda: 0.0)
+    pressure.look(2.0 + KEEP_S, 0.9, list, dict)
     assert (pressure.keep, pressure.fill) == (False, None)
 
 
-def test_on_a_full_fleet_a_large_task_is_due_as_early_as_rooms_of_its_size_are_rare():
-    def lead_for(part: float, utilisation: float) -> float:
-        pressure = Pressure(start_up_s=0.5)
-        pressure.look(0.0, utilisation, list, lambda: part)
-        for second in range(1, 200):
-            pressure.ended(10)
-            pressure.freed(9, 0.01)
-            pressure.freed(1, 0.04)
-            pressure.look(float(second), utilisation, list, lambda: part)
-        return pressure.lead_s
+def pressed(parts: dict[int, float], utilisation: float) -> Pressure:
+    """After 200 seconds in each of which ten tasks ended: nine that held a hundredth of the fleet, and one that held four."""
+    pressure = Pressure(start_up_s=0.5)
+    for second in range(200):
+        pressure.ended(10)
+        pressure.freed(9, 0.01)
+        pressure.freed(1, 0.04)
+        pressure.look(float(second), utilisation, list, lambda: parts)
+    return pressure
 
-    assert lead_for(0.01, 0.95) == lead_for(0.04, 0.5) == 2.0, "every end leaves such a room, or there is room anyway"
-    assert lead_for(0.04, 0.95) == pytest.approx(7.5, rel=0.05), "one end in ten leaves it: seven times the mean of a second"
-    assert lead_for(0.5, 0.95) == pytest.approx(LONGEST_ROOM_S + 0.5), "none does: a node will be kept"
+
+def test_on_a_full_fleet_each_shape_is_due_as_much_earlier_as_its_rooms_are_rare():
+    full = pressed({1: 0.01, 2: 0.04, 3: 0.5}, 0.95)
+    assert 1 not in full.early, "every end leaves such a room"
+    assert full.early[2] == pytest.approx(ALL / 1 - ALL / 10, rel=0.05), "one end in ten leaves it"
+    assert full.early[3] == EARLIEST_S, "none does: a node will be kept"
+    assert full.lead_s == LONGEST_ROOM_S + 0.5
+    assert pressed({1: 0.01, 2: 0.04}, 0.95).lead_s == pytest.approx(7.5, rel=0.05), "seven times the mean of a second"
+    assert pressed({1: 0.01}, 0.95).lead_s == 2.0
+    assert pressed({1: 0.01, 2: 0.04, 3: 0.5}, 0.5).early == {}, "there is room anyway"
+
+
+@given(st.floats(0.001, 1e4), st.floats(0, 1), st.floats(0, 1))
+def test_rarer_rooms_are_waited_for_from_earlier_on_and_never_for_longer_than_a_bound(drain, leaves, part):
+    assert 0 <= early(drain, leaves) <= early(drain, leaves * part) <= EARLIEST_S
+    assert early(drain, 1.0) == 0
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.1, 10)), min_size=1, max_size=20), st.floats(0.01, 2))
@@ -123,7 +135,7 @@ def test_a_tenant_that_holds_less_than_its_part_and_is_due_goes_first_at_peak_to
 def test_due_tasks_of_one_tenant_that_would_fill_the_fleet_go_before_nobody_else(backlog, winner):
     board = two_tenants()
     board.heads[(1, 1)].keys.extend((BASE, 1000, 10 + n) for n in range(backlog))
-    board.horizon = BASE
+    board.lanes[1].move(BASE, None)
     board.divide(due_first=True)
     [placed] = board.place(Round(10, BASE, due_first=True))
     assert placed.group[0] == winner
@@ -156,5 +168,3 @@ def test_a_tenant_with_ever_other_sizes_does_not_fill_the_memory_of_them():
     for n in range(1, 100_000):
         pressure.freed(1, n / 100_000)
     assert len(pressure._sizes) < 2_000
-    assert pressure._as_large(0.5) == pytest.approx(0.5, abs=0.02)
-    assert pressure._as_large(0.0) == 1.0

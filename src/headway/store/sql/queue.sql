@@ -68,6 +68,7 @@ select shape, count(*)::int as count from task where state in (3, 4, 5) and node
 
 -- name: depths
 -- Ready tasks of each group (of a tenant, or of all): a loose scan over at most $2 groups, each counted up to $3 by the ready index alone.
+-- Due is what has a start_by up to $4, and of the shapes $5 as many seconds later as $6 says.
 with recursive found as (
     (select tenant, shape, 1 as n from task
         where state = 2 and tenant >= coalesce($1::int, 0) and tenant <= coalesce($1, 2147483647) order by tenant, shape limit 1)
@@ -81,7 +82,8 @@ with recursive found as (
 select f.tenant, f.shape,
     (select count(*)::int from (select 1 from task where state = 2 and tenant = f.tenant and shape = f.shape limit $3) x) as ready,
     (select count(*)::int from (
-        select 1 from task where state = 2 and tenant = f.tenant and shape = f.shape and start_by <= $4 limit $3) x) as due,
+        select 1 from task where state = 2 and tenant = f.tenant and shape = f.shape
+            and start_by <= $4::timestamptz + make_interval(secs => coalesce(($6::float8[])[array_position($5::int[], f.shape)], 0)) limit $3) x) as due,
     (select extract(epoch from clock_timestamp() - eligible_at)::float8 from task
         where state = 2 and tenant = f.tenant and shape = f.shape order by start_by, cap_ms, id limit 1) as age
 from found f;
