@@ -10,7 +10,7 @@ ROUNDS ?= 200
 TESTS ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test check bench faults lock docs clean
+.PHONY: help install demo up test check bench faults unified lock docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ bench: $(STAMP) ## Measure this machine (about a minute; `headway bench` alone i
 
 faults: $(STAMP) ## Kill everything at random, ROUNDS=200 times
 	HEADWAY_FAULT_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -q -s tests/faults
+
+unified: $(STAMP) ## Test limits and agents in a Linux that has only cgroups version 2
+	HEADWAY_UNIFIED=1 $(BIN)/python -m pytest -q -s tests/e2e/test_unified_groups.py
 
 docs: $(STAMP) ## Write the generated pages of docs/ again
 	for page in docs/settings.py docs/generate.py; do $(BIN)/python $$page; done

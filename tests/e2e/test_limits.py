@@ -28,7 +28,9 @@ def level(request: pytest.FixtureRequest) -> str:
 def test_more_memory_than_allowed_ends_as_out_of_memory_with_both_figures(server: ScriptedServer, level: str) -> None:
     ref = server.run(server.define(command=python("x = bytearray(500_000_000)"), isolation=level, resources=ROOM))
     assert server.outcome(ref) is Outcome.OUT_OF_MEMORY
-    assert server.error(ref)["excess"] == {"what": "memory", "used": 128 * MIB, "allowed": 128 * MIB}
+    excess = server.error(ref)["excess"]
+    assert (excess["what"], excess["allowed"]) == ("memory", 128 * MIB)
+    assert 128 * MIB <= excess["used"] <= 160 * MIB  # version 2 lets who is being killed have what it needs for that
 
 
 def test_a_task_whose_child_was_out_of_memory_is_ended_too(server: ScriptedServer, level: str) -> None:

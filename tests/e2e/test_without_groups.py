@@ -1,4 +1,4 @@
-"""Where the kernel gives no groups: a watcher ends tasks above memory and processes, later than the kernel would (G3)."""
+"""Where the kernel gives no groups: a watcher ends tasks above memory, processes and disk, later than the kernel would (G3)."""
 
 from __future__ import annotations
 
@@ -29,6 +29,12 @@ def test_processes_are_watched(server: ScriptedServer) -> None:
     code = "import os, time\nfor _ in range(70):\n  if not os.fork(): time.sleep(600)\ntime.sleep(600)"
     ref = server.run(server.define(command=python(code), resources=Resources(cpus_milli=500, memory=2**31)))
     assert server.outcome(ref) is Outcome.TOO_MANY_PROCESSES
+
+
+def test_the_disk_is_watched(server: ScriptedServer) -> None:
+    code = "import os\nfd = os.open('f', os.O_WRONLY | os.O_CREAT)\nwhile True: os.write(fd, bytes(2**20))"
+    ref = server.run(server.define(command=python(code), resources=ROOM))
+    assert server.outcome(ref) is Outcome.DISK_FULL
 
 
 def test_the_peak_is_what_the_watcher_saw(server: ScriptedServer) -> None:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ import msgspec
 from headway.agent import tree
 from headway.agent.scratch import remove
 from headway.config import Settings
+from tests.support.groups import delegated, enter
 
 T = TypeVar("T")
 _RUN = (
@@ -25,11 +27,14 @@ _RUN = (
 
 
 class AgentProcess:
-    def __init__(self, folder: Path, url: str, **settings: Any) -> None:
+    def __init__(self, folder: Path, url: str, group: str | None = None, **settings: Any) -> None:
+        """In a group of version 2 where there are such: one of its own, unless one is named."""
         fields: dict[str, Any] = {"cpus": 2.0, "memory": 2**32, "disk": 2**40, "drain_s": 10.0, **settings}
         self.settings = Settings(data_dir=str(folder), url=url, **{"node_name": "test-node", **fields})
         text = msgspec.json.encode(self.settings).decode()
-        self.process = subprocess.Popen([sys.executable, "-c", _RUN, text])
+        self.group = group or delegated()
+        into = partial(enter, self.group) if self.group is not None else None
+        self.process = subprocess.Popen([sys.executable, "-c", _RUN, text], preexec_fn=into)
         self.pid = self.process.pid
 
     def supervisor(self) -> int:

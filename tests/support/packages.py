@@ -51,6 +51,8 @@ PACKAGES = {
         Package("redis-server", "redis-server"),
         Package("postgresql-15", "/usr/lib/postgresql/15/bin/initdb"),
         Package("bubblewrap", "bwrap"),
+        Package("user-mode-linux", "linux.uml"),
+        Package("e2fsprogs", "mkfs.ext4"),
     )
 }
 

@@ -36,8 +36,11 @@ def available() -> tuple[int, dict[str, str]] | None:
     if "" not in own or not os.path.exists(f"{MOUNT}/cgroup.controllers"):
         return None
     path = f"{MOUNT}{own['']}"
+    if not _is_ours_alone(path):
+        return None
+    path = path.removesuffix(f"/{cgroups_v2.AGENT}")  # where an earlier supervisor of this agent has put us
     controllers = [name for name in cgroups_v2.CONTROLLERS if name in read(f"{path}/cgroup.controllers").split()]
-    if not usable(path) or not all(name in controllers for name in NEEDED) or not _is_ours_alone(path):
+    if not usable(path) or not all(name in controllers for name in NEEDED):
         return None
     return 2, dict.fromkeys(controllers, path)
 
@@ -56,9 +59,9 @@ def end(instance: str) -> bool:
 
 def _is_ours_alone(path: str) -> bool:
     """Version 2 wants a group with groups in it to hold no process: we may move our own into one, not those of others."""
-    processes = tree.table()
-    ours = tree.descendants([os.getppid()], processes)
-    return all(int(pid) in ours for pid in read(f"{path}/cgroup.procs").split())
+    inside = {int(pid) for pid in read(f"{path}/cgroup.procs").split()}
+    processes = tree.table()  # after it: who was begun meanwhile is none of those inside, and who ended is nobody's
+    return not (inside & processes.keys()) - tree.descendants([os.getppid()], processes)
 
 
 def device_of(path: str) -> str:

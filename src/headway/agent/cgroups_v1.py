@@ -158,7 +158,7 @@ class V1Group:
         if os.path.exists(f"{path}/cpu.cfs_quota_us"):
             write(f"{path}/cpu.cfs_quota_us", str(quota))
 
-    def begin(self) -> None:
+    def begin(self) -> bool:
         self._lives = False
         if "cpu" in self._paths:
             self._share()
@@ -166,6 +166,7 @@ class V1Group:
             if file in self._fds:
                 os.close(self._fds.pop(file))
         os.pwrite(self._open("memory", "memory.max_usage_in_bytes", os.O_RDWR), b"0", 0)
+        return False
 
     def used(self) -> Used:
         peak = int(os.pread(self._open("memory", "memory.max_usage_in_bytes", os.O_RDWR), 32, 0))

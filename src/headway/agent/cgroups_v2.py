@@ -10,6 +10,7 @@ from headway.agent.cgroup_files import counter, folders, read, write
 from headway.agent.group import LEAST_QUOTA_US, PERIOD_US, Limits, Used, kill
 
 CONTROLLERS = ("memory", "cpu", "pids", "io")
+AGENT = "headway-agent"  # where the agent itself goes: a group with controllers for its children may hold no process itself
 
 
 @dataclass
@@ -22,7 +23,7 @@ class V2Hierarchy:
         self.version = 2
         self.base = f"{self.path}/headway-{self.instance}"
         self.clear()
-        leaf = f"{self.path}/headway-agent"  # a group with controllers for its children may hold no process itself
+        leaf = f"{self.path}/{AGENT}"
         os.makedirs(leaf, exist_ok=True)
         for pid in read(f"{self.path}/cgroup.procs").split():
             with contextlib.suppress(OSError):
@@ -53,7 +54,9 @@ class V2Group:
             os.mkdir(path)
         self.folder, self.clock = path, ""
         self.place: str | None = f"{path}/cgroup.procs"
-        self._limits = Limits()
+        self._limits, self._device = Limits(), ""
+        self._peak = -1  # the descriptor by which the peak was begun again: it begins again only for who reads by the same
+        self._earlier = 0  # the peak of earlier tasks, where it cannot begin again
 
     def admit(self, thread: int) -> None:
         """Threads cannot stand in groups of their own here."""
@@ -67,7 +70,7 @@ class V2Group:
         return int(text) == 0 if text else not self.pids()
 
     def limit(self, limits: Limits, device: str) -> None:
-        old, self._limits = self._limits, limits
+        old, self._limits, self._device = self._limits, limits, device
         if limits == old:
             return
         if "memory" in self._controllers:
@@ -86,17 +89,46 @@ class V2Group:
             iops, rate = limits.iops or "max", limits.bandwidth or "max"
             write(f"{self._path}/io.max", f"{device} riops={iops} wiops={iops} rbps={rate} wbps={rate}")
 
-    def begin(self) -> None:
-        if os.path.exists(f"{self._path}/memory.peak"):
-            with contextlib.suppress(OSError):  # a kernel before 6.12 cannot begin again: the peak is then of all tasks of this slot
-                write(f"{self._path}/memory.peak", "0")
+    def begin(self) -> bool:
+        """The next task's peak is its own. Kernels before 6.12 keep it for ever: a group that was used is made anew there."""
+        if self._begin_peak():
+            return False
+        self._earlier = self._read_peak()
+        if not self._earlier:
+            return False
+        with contextlib.suppress(OSError):  # somebody is still in it: a peak that its next task does not exceed is not known
+            os.rmdir(self._path)
+            os.mkdir(self._path)
+            self._earlier = 0
+            limits, self._limits = self._limits, Limits()
+            self.limit(limits, self._device)
+        return not self._earlier
+
+    def _begin_peak(self) -> bool:
+        try:
+            if self._peak < 0:
+                self._peak = os.open(f"{self._path}/memory.peak", os.O_RDWR | os.O_CLOEXEC)
+            os.pwrite(self._peak, b"0", 0)
+        except OSError:
+            self._close_peak()
+            return False
+        return True
+
+    def _close_peak(self) -> None:
+        if self._peak >= 0:
+            os.close(self._peak)
+            self._peak = -1
+
+    def _read_peak(self) -> int:
+        text = os.pread(self._peak, 32, 0) if self._peak >= 0 else read(f"{self._path}/memory.peak")
+        return int(text or 0)
 
     def used(self) -> Used:
-        peak = read(f"{self._path}/memory.peak").strip()
+        peak = self._read_peak()
         cpu = counter(read(f"{self._path}/cpu.stat").encode(), b"usage_usec ")
         kills = counter(read(f"{self._path}/memory.events").encode(), b"oom_kill ")
         refused = counter(read(f"{self._path}/pids.events").encode(), b"max ")
-        return Used(int(peak) if peak else None, cpu // 1000, kills, refused)
+        return Used(peak if peak > self._earlier else None, cpu // 1000, kills, refused)
 
     def pids(self) -> list[int]:
         return [int(pid) for pid in read(f"{self._path}/cgroup.procs").split() if pid != "0"]
@@ -112,6 +144,7 @@ class V2Group:
 
     def remove(self) -> None:
         kill(self)
+        self._close_peak()
         with contextlib.suppress(OSError):
             os.rmdir(self._path)
 

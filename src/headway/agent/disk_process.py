@@ -23,7 +23,8 @@ from headway.agent.disk_members import Group, One
 
 SOCKET_FD, SHARED_FD = 3, 4
 ENTRIES = 65536
-BETWEEN = b"\0\0"
+BETWEEN = b"\0\0"  # so no part of a message may be empty
+NO_CLOCK = "-"
 LARGEST = 2**20  # bytes of a message
 # Number of the watch; the same once it is over its limit; what it used then; the number while it is held, below zero while it is stopped.
 ENTRY = struct.Struct("qqqq")
@@ -36,7 +37,7 @@ Watches = dict[int, tuple[int, Watched]]  # by number: the offset of its entry, 
 def message(number: int, at: int, limit: int, processes: str, ours: int, clock: str, folders: tuple[str, ...]) -> bytes:
     """`processes`: the folder of their group, in which so many threads are ours, or the only process that is known. `clock`: the file that
     says how much of the CPU the group has used, or nothing."""
-    return "\0".join((str(number), str(at), str(limit), processes, str(ours), clock, *folders)).encode(errors="surrogateescape")
+    return "\0".join((str(number), str(at), str(limit), processes, str(ours), clock or NO_CLOCK, *folders)).encode(errors="surrogateescape")
 
 
 def main() -> None:
@@ -125,6 +126,7 @@ def _kill(pids: list[int]) -> None:
 
 def _watch(said: bytes, supervisor: int) -> tuple[int, int, Watched]:
     number, at, limit, processes, ours, clock, *folders = said.decode(errors="surrogateescape").split("\0")
+    clock = "" if clock == NO_CLOCK else clock
     group = Group(processes, int(ours), clock, supervisor) if processes.startswith("/") else One(int(processes))
     return int(number), int(at), Watched(tuple(folders), int(limit), group.pids, group.threads, group.clock)
 

@@ -116,8 +116,8 @@ class Slots:
         known, slot.final = slot.final, None
         if limits.memory and (known is None or known.peak is None or known.peak > limits.memory // CACHE_PART):
             group.empty_cache(limits.memory // CACHE_PART)
-        group.begin()
-        slot.before = known if known is not None else group.used()
+        anew = group.begin()
+        slot.before = NOTHING if anew else known if known is not None else group.used()
         slot.settled = False
 
     def _remove_spoilt(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import itertools
 import os
 import resource
 import signal
@@ -29,7 +30,7 @@ _ROOM = 512  # bytes for the two opaque structs: 80 and 336 in glibc
 _DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores them; programs expect them
 _THREADS = 3
 _DOOR_FD = 9
-_TRIES, _AGAIN_US = 1000, 20
+_TRIES, _AGAIN_US, _LATER_US = 1000, 20, 2000  # soon at first; a machine with no time to load a program is asked for two seconds more
 # Where a new process must be moved into its group (cgroups version 2), it waits at a door until it has been.
 _WAIT_AT_DOOR = ["/bin/sh", "-c", f'read -r _ <&{_DOOR_FD}; exec "$@" {_DOOR_FD}<&-', "sh"]
 _CODEC, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()  # as os.fsencode, at a third of its cost
@@ -141,20 +142,22 @@ def _prepare(program: Launch, argv: list[str]) -> Call:
         program.error = _libc.posix_spawn(ctypes.byref(pid), vector[0], actions, _attributes, vector, environment)
         program.pid = pid.value
         if program.hold is not None:
-            if not program.error:
-                _limit(program.pid, largest)
+            if not program.error and not _limit(program.pid, largest):
+                _libc.kill(program.pid, signal.SIGKILL)  # held until now, it has done nothing; without its limit it shall not
+                program.error = errno.EPERM
             _libc.close(program.hold[1])
         _libc.posix_spawn_file_actions_destroy(actions)
 
     return call
 
 
-def _limit(pid: int, largest: ctypes.Array[ctypes.c_uint64]) -> None:
+def _limit(pid: int, largest: ctypes.Array[ctypes.c_uint64]) -> bool:
     """By this thread, which is the same user as the program: in all of its ids only once the kernel has done all of an exec."""
-    for _ in range(_TRIES):
+    for wait_us in itertools.chain(itertools.repeat(_AGAIN_US, _TRIES), itertools.repeat(_LATER_US, _TRIES)):
         if _libc.prlimit(pid, resource.RLIMIT_FSIZE, largest, None) == 0:
-            return
-        _libc.usleep(_AGAIN_US)
+            return True
+        _libc.usleep(wait_us)
+    return False
 
 
 def _open_door(program: Launch) -> None:
