@@ -19,6 +19,7 @@ PASSES = 1000  # starts of later tasks while the oldest does not fit
 GROUPS = 256  # kept though empty; every look at the queue goes through all of them
 UNKNOWN_S = 1.0  # what we assume of a function that never ran here: such go out one by one
 WEIGHT = 0.3  # of the newest duration in the moving average
+TINY_S = 0.0002  # a function that usually takes no longer is soon through, and what is around it takes longer
 OUTLIER = 0.03  # of a longer one in what is usual: a busy core stops a runner for milliseconds in the middle of a tiny function
 
 
@@ -37,8 +38,14 @@ class Estimate:
         self.usual += (OUTLIER if seconds > self.usual else WEIGHT) * (seconds - self.usual)
 
     @property
+    def tiny(self) -> bool:
+        return self.usual <= TINY_S
+
+    @property
     def predicted(self) -> float:
-        return UNKNOWN_S if self.seconds is None else self.seconds
+        """What the next one will take. Of tiny functions the average says how busy the machine is: batches made by it would be smallest
+        when a runner comes to its turn most seldom."""
+        return self.usual if self.tiny else UNKNOWN_S if self.seconds is None else self.seconds
 
 
 @dataclass(slots=True)

@@ -44,7 +44,6 @@ NUDGE_MOST_S = 0.5  # a long task's output is fetched at least this often
 STARTING = 8  # runners started at the same time, of all kinds together: a sandbox for each of a hundred tenants at once stops the node
 IDLE = 16  # warm runners without work that are kept when others must be started: tenants come and go, memory does not
 START_S = 0.1  # what it takes to start one
-TINY_S = 0.0002  # a function that takes no longer is soon through, and what is around it takes longer
 A_CORE = 2  # runners at work on tiny functions for each core: one works while the other's results are sent; more only take turns
 GRACE_S = 5.0
 
@@ -158,7 +157,7 @@ class Pool:
         A runner for each slot would be twenty on two cores, of 12 MB each, that wait for one another.
         """
         room = min((there // asked for there, asked in zip(self.machine.free, group.need, strict=True) if asked), default=STARTING)
-        if self.machine.recipes[group.orders[0].definition].estimate.usual > TINY_S:
+        if not self.machine.recipes[group.orders[0].definition].estimate.tiny:
             return room
         at_work = sum(1 for runner in self._of(group.kind) if runner.batch and runner.open and not runner.stuck and runner.tiny)
         return min(room, A_CORE * self.machine.cores - at_work)
@@ -182,8 +181,8 @@ class Pool:
         working = sum(not (runner.stuck or runner.stopping or runner.ending) for runner in self._of(group.kind))
         if working < self.machine.cores:
             return False
-        predicted = self.machine.recipes[group.orders[0].definition].estimate.seconds
-        return predicted is not None and len(group.orders) * predicted < START_S * working
+        estimate = self.machine.recipes[group.orders[0].definition].estimate
+        return estimate.seconds is not None and len(group.orders) * estimate.predicted < START_S * working
 
     def _fill(self, runner: Runner, group: Group, now: float) -> None:
         recipes, orders = self.machine.recipes, group.orders
@@ -203,7 +202,7 @@ class Pool:
         self.machine.queue.took(group, len(batch))
         runner.batch.extend(batch)
         runner.each_s = (TARGET_S - left) / len(runner.batch)
-        runner.tiny = recipes[batch[-1].definition].estimate.usual <= TINY_S
+        runner.tiny = recipes[batch[-1].definition].estimate.tiny
         self.machine.out.append(GiveBatch(runner.number, batch))
 
     # --- coming back
