@@ -106,3 +106,23 @@ async def test_runs_are_sampled_from_what_ended_and_predict_the_next(dsn):
         assert said.law.value == "n"
         assert said.seconds == pytest.approx(6.0, rel=0.1)
         assert await core.feasibility.sampler.run_once() == 0  # each end is read once
+
+
+async def test_where_much_ends_at_once_the_sample_has_a_little_of_each(dsn, monkeypatch):
+    monkeypatch.setattr("headway.control.predictions.RUNS", 1)
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core, cpus=64).join()
+        await submit(core, *(function(args=["x"]) for _ in range(12)))
+        orders = await agent.orders(12)
+        for at in range(0, 12, 4):
+            await agent.succeed(*orders[at : at + 4])
+
+        unread = "select 1 from event e, run_sample_cursor c where e.kind = 'task.succeeded' and (e.xid, e.seq) > (c.xid, c.seq)"
+
+        async def read_all() -> bool:
+            await core.feasibility.sampler.run_once()
+            return not await fetch(core, unread)
+
+        await eventually(read_all)
+        sampled = {row["task"] for row in await fetch(core, "select task from run_sample")}
+        assert [sum(order.id in sampled for order in orders[at : at + 4]) for at in range(0, 12, 4)] == [1, 1, 1]

@@ -317,7 +317,7 @@ def _existing(edge: Edge) -> int:
 
 def _resolve(drafts: list[Draft], names: Mapping[str, int]) -> None:
     """Turn names into positions, refuse cycles."""
-    after: dict[int, list[int]] = {}
+    forward = False
     for position, draft in enumerate(drafts):
         if not draft.edges:
             continue
@@ -325,16 +325,21 @@ def _resolve(drafts: list[Draft], names: Mapping[str, int]) -> None:
             _resolve_one(draft, names)
         except HeadwayError as error:
             raise error.at("task", position) from None
-        if draft.local:
-            after[position] = [upstream for upstream, _ in draft.local]
-    if any(max(ups) >= position for position, ups in after.items()):
-        _refuse_cycles(drafts, after)
+        if draft.local and max(draft.local)[0] >= position:
+            forward = True
+    if forward:  # else each waits for earlier ones only
+        _refuse_cycles(drafts, {at: [upstream for upstream, _ in draft.local] for at, draft in enumerate(drafts) if draft.local})
 
 
 def _resolve_one(draft: Draft, names: Mapping[Any, int]) -> None:
     if draft.fan is None:  # most wait for tasks of their request, for each once
+        if len(draft.edges) == 1:
+            (edge,) = draft.edges
+            if (position := names.get(edge.task, -1)) >= 0:
+                draft.local = ((position, edge.when),)
+                return
         found = [names.get(edge.task, -1) for edge in draft.edges]
-        if min(found) >= 0 and (len(found) == 1 or len(set(found)) == len(found)):
+        if min(found) >= 0 and len(set(found)) == len(found):
             draft.local = list(zip(found, (edge.when for edge in draft.edges), strict=True))
             return
     seen: set[str | int] = set()

@@ -194,7 +194,7 @@ class Outlook:
                 due += [key[2] for key in itertools.islice(head.waiting(), lane.due(head))]
                 if len(due) > 100 * PROMOTED_AT_ONCE:
                     break
-        wanted = [task for task in due if task not in self._promoted_ids][:PROMOTED_AT_ONCE]
+        wanted = list(itertools.islice((task for task in due if task not in self._promoted_ids), PROMOTED_AT_ONCE))
         self._promoted_ids.intersection_update(due)
         if not wanted:
             return

@@ -21,7 +21,8 @@ from headway.store.database import Connection, Database
 from headway.store.queries import query
 
 EVENTS = 400  # read in one round; when there are more, the rest is left out of the sample
-OF_EVENT = 10  # tasks taken of one event
+OF_EVENT = 10  # tasks taken of one event, where few ended
+RUNS = 1_000  # kept in one round at the most, but one of each event: under full load more of them say nothing new
 KEPT = 200  # runs of one kind of work
 HEAL_S = 60.0  # how often to look although nobody said that anything ended
 FRESH_S = 30.0  # how long a model is used without looking again
@@ -72,13 +73,18 @@ class Sampler:
         self._ended, self._looked = False, time.monotonic()
         async with self.database.cold() as connection:
             news = await connection.fetch(_NEWS, EVENTS, OF_EVENT)
-            ids = [task for row in news for task in row["tasks"]]
+            each = max(RUNS // max(len(news), 1), 1)
+            ids = [task for row in news for task in row["tasks"][:each]]
             rows = await connection.fetch(_FINISHED, ids) if ids else []
         if not news:
             return 0
         known = await self.definitions.load(row["definition"] for row in rows)
+        works = {
+            (tenant, number): work_of(tenant, known[number].definition)
+            for tenant, number in {(row["tenant"], row["definition"]) for row in rows} if number in known
+        }  # fmt: skip
         kept = [
-            (work_of(row["tenant"], known[row["definition"]].definition), row["id"], row["tenant"], row["seconds"], row["size"],
+            (works[(row["tenant"], row["definition"])], row["id"], row["tenant"], row["seconds"], row["size"],
              row["max_memory"], row["node"], row["name"])
             for row in rows if row["definition"] in known
         ]  # fmt: skip
