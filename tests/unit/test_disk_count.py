@@ -6,7 +6,12 @@ import os
 import time
 from pathlib import Path
 
-from headway.agent.disk_count import AT_ONCE, ENTRY, SETTLED_NS, count, count_again, count_new, unchanged
+import pytest
+
+from headway.agent import disk
+from headway.agent.disk_count import AT_ONCE, ENTRY, SETTLED_NS, Seen, count, count_again, count_new, unchanged
+from headway.agent.disk_guard import Guard
+from headway.agent.disk_hold import Holder
 
 LIMIT = 2**30
 
@@ -80,3 +85,28 @@ def test_names_below_a_folder_of_very_many_are_not_remembered_and_count_all_the_
         module.KNOWN = before
     assert not seen.whole
     assert seen.total == 20 * ENTRY
+
+
+def test_looks_at_a_folder_of_very_many_take_a_part_of_the_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each round it was counted whole: a task with a hundred thousand small files had the watch's CPU, before everything else."""
+    looks: list[int] = []
+    monkeypatch.setattr(disk, "count", lambda folders, limit: looks.append(limit) or many())
+    monkeypatch.setattr(disk, "written", lambda pids: 0)
+    watched = disk.Watched((str(tmp_path),), LIMIT, lambda: [os.getpid()])
+    watched.seen, watched.took, watched.look_at = many(), 10 * disk.DEAR_S, time.monotonic() + 600
+    guard, holder = Guard(lambda watched: None), Holder(able=False)
+    disk.check(watched, watched.ask_at, guard, holder)
+    assert looks == []
+    disk.check(watched, watched.look_at, guard, holder)
+    assert looks == [LIMIT]
+    monkeypatch.setattr(disk, "written", lambda pids: 2 * LIMIT)  # it may be above its limit by now
+    watched.took, watched.look_at = 10 * disk.DEAR_S, time.monotonic() + 600
+    disk.check(watched, watched.ask_at, guard, holder)
+    assert looks == [LIMIT, LIMIT]
+
+
+def many() -> Seen:
+    """What was seen of more entries than are remembered."""
+    seen = Seen()
+    seen.whole, seen.total = False, ENTRY
+    return seen

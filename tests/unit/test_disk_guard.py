@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headway.agent.disk import Watched
-from headway.agent.disk_count import count
+from headway.agent.disk_count import ENTRY, count
 from headway.agent.disk_guard import Guard, at_least
 
 MIB = 2**20
@@ -87,3 +88,31 @@ def test_the_guard_lives_on_when_a_folder_goes_away(folder: Path, writer: int) -
     guard.begin(Watched((str(folder),), MIB, lambda: [writer]))
     assert told.wait(60)
     guard.end()
+
+
+def test_names_that_come_and_go_while_they_are_counted_do_not_end_the_guard(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch counts what is new at the same time, in the other thread, and changes the very names that are gone through."""
+    for n in range(3):
+        (folder / str(n)).touch()
+    watched = Watched((str(folder),), MIB, list)
+    watched.seen = count(watched.folders, watched.limit)
+    known, plain = watched.seen.folders[str(folder)], os.lstat
+
+    def lstat(path: str) -> os.stat_result:
+        known[f"new{len(known)}"] = 0
+        return plain(path)
+
+    monkeypatch.setattr("headway.agent.disk_guard.os.lstat", lstat)
+    assert at_least(watched) == 3 * ENTRY
+
+
+def test_one_that_stood_still_by_itself_is_not_left_marked_as_stopped_by_a_look(folder: Path) -> None:
+    """Else a watch that takes over would wake what somebody else has paused."""
+    told: list[bool] = []
+    watched = Watched((str(folder),), MIB, list)
+    watched.tell_stopped = told.append
+    guard = Guard(lambda watched: None)
+    guard.begin(watched)
+    guard.stop(watched)
+    guard.end()
+    assert told == [True, False]

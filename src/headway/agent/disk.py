@@ -106,8 +106,9 @@ def _sleeps(watched: Watched, ran: float | None) -> bool:
 
 
 def _is_due(watched: Watched, pids: list[int], ran: float | None, now: float, guard: Guard) -> bool:
-    """Whether a whole look is. While looks are dear, counting what is new may do."""
-    if not watched.dear or not watched.seen.whole or (now >= watched.look_at and watched.hold is None):
+    """Whether a whole look is. While looks are dear, counting what is new may do, where every name is known."""
+    in_parts = watched.hold is not None and watched.seen.whole
+    if not watched.dear or (now >= watched.look_at and not in_parts):
         return True
     if now >= watched.look_at:
         _look_at_part(watched, pids, now)
@@ -116,6 +117,8 @@ def _is_due(watched: Watched, pids: list[int], ran: float | None, now: float, gu
     makes = MAKING * _time(watched, ran, now)
     if watched.used + watched.grown + makes <= most or (watched.used + watched.grown <= most and unchanged(watched.seen)):
         return False
+    if not watched.seen.whole:
+        return True
     if watched.hold is not None:
         guard.begin(watched)
     count_new(watched.seen, watched.limit)

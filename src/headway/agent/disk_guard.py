@@ -33,7 +33,7 @@ class Guard:
         self._over = over
         self._looked_at: Watched | None = None
         self._ran: float | None = None  # what the task had used of the CPU then
-        self._stopped: list[int] = []
+        self._stopped: list[int] | None = None  # those that were running when the task was stopped
         self._turn = 0
         self._changing = _thread.allocate_lock()  # held by who stops a task, or ends a look
         self._begun = _thread.allocate_lock()
@@ -51,16 +51,16 @@ class Guard:
     def stop(self, watched: Watched) -> None:
         """Stop what is looked at, until the look ends."""
         with self._changing:
-            if self._looked_at is watched and not self._stopped:
+            if self._looked_at is watched and self._stopped is None:
                 watched.tell_stopped(True)
                 self._stopped = stop(watched.pids())
 
     def end(self) -> None:
         with self._changing:
             watched, self._looked_at = self._looked_at, None
-            if self._stopped and watched is not None:
+            if self._stopped is not None and watched is not None:
                 go_on(self._stopped)
-                self._stopped = []
+                self._stopped = None
                 watched.tell_stopped(False)
 
     def _run(self) -> None:
@@ -86,7 +86,7 @@ def at_least(watched: Watched) -> int:
     """Bytes of files that are known, by their names or because they are open; asks no folder for its list."""
     found: dict[tuple[int, int], int] = {}
     for where, names in list(watched.seen.folders.items()):
-        for name in names:
+        for name in list(names):  # the watch itself may be adding to them, and taking away
             try:
                 of = os.lstat(f"{where}/{name}")
             except OSError:

@@ -62,12 +62,12 @@ _open: dict[str, int] = {}  # descriptors of files that tell a number: groups ar
 
 def _tell(file: str) -> bytes:
     try:
-        if file not in _open:
-            _open[file] = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-        return os.pread(_open[file], 32, 0)
+        if (known := _open.get(file)) is None:
+            known = _open[file] = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        return os.pread(known, 32, 0)
     except OSError:  # gone; one of that name may be made again
-        if file in _open:
-            os.close(_open.pop(file))
+        if (known := _open.pop(file, None)) is not None:  # the guard's thread asks too, and may have been first
+            os.close(known)
         raise
 
 
