@@ -96,13 +96,15 @@ class V2Group:
         self._earlier = self._read_peak()
         if not self._earlier:
             return False
-        with contextlib.suppress(OSError):  # somebody is still in it: a peak that its next task does not exceed is not known
+        try:
             os.rmdir(self._path)
-            os.mkdir(self._path)
-            self._earlier = 0
-            limits, self._limits = self._limits, Limits()
-            self.limit(limits, self._device)
-        return not self._earlier
+        except OSError:  # somebody is still in it: a peak that its next task does not exceed is not known
+            return False
+        os.mkdir(self._path)  # from here on, an error is the caller's: the group has no limits until all is done
+        self._earlier = 0
+        limits, self._limits = self._limits, Limits()
+        self.limit(limits, self._device)
+        return True
 
     def _begin_peak(self) -> bool:
         try:
