@@ -66,3 +66,14 @@ def test_the_files_of_a_tenant_are_its_own_few_and_limited(tmp_path: Path, monke
     assert {path.name for path in tmp_path.iterdir()} == {"tenant-7", "tenant-8"}
     assert [task for kind, task, *_ in said if kind == "lost"] == [7, 7, 7]
     assert "at most 100 files" in said[0][-1]
+
+
+def test_a_folder_cannot_stand_where_the_earlier_half_of_a_file_goes(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(destinations, "FILE_LIMIT", 1000)
+    deliverer = Deliverer(["/nowhere", "/nowhere", str(tmp_path), []], lambda message: None)
+    deliverer.take(["file:7/report.1/other", 7, 1, "name", 1, 0, b"x\n"])
+    for _ in range(100):
+        deliverer.take(["file:7/report", 7, 1, "name", 1, 0, b"x" * 100 + b"\n"])
+    found = {str(path.relative_to(tmp_path)): path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()}
+    assert set(found) == {"tenant-7/report", "tenant-7/report.1", "tenant-7/report_1/other"}
+    assert max(found.values()) < 1500

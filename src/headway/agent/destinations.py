@@ -120,11 +120,11 @@ class Destinations:
 
     def _file(self, name: str) -> str:
         """The path of TENANT/NAME; Refused when it would be one too many."""
-        tenant, *parts = [part for part in _NOT_A_NAME.sub("_", name).split("/") if part not in ("", ".", "..")]
+        tenant, *said = [part for part in _NOT_A_NAME.sub("_", name).split("/") if part not in ("", ".", "..")]
+        # The earlier half of another is called so; where a folder were, it could not be put, and the file would grow without end.
+        parts = [f"{part.removesuffix(TURNED)}_1" if part.endswith(TURNED) else part for part in said]
         folder = os.path.join(self._folder, f"tenant-{tenant}")
         path = os.path.join(folder, *parts)
-        if path.endswith(TURNED):  # that is how the earlier half of another is called
-            path = f"{path.removesuffix(TURNED)}_1"
         known = self._files.get(tenant)
         if known is None:
             found = [os.path.join(where, file) for where, _, files in os.walk(folder) for file in files]
