@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import headway.agent.scratch as scratch_module
 from headway.agent.scratch import CHECKPOINT, SETTLED_NS, Scratch, put
 
 
@@ -118,3 +119,17 @@ def test_folders_that_were_closed_by_their_task_are_emptied(scratch: Scratch) ->
     path = scratch.take()
     assert os.listdir(path) == [CHECKPOINT]
     assert [os.stat(folder).st_mode & 0o777 for folder in (path, f"{path}/{CHECKPOINT}")] == [0o700, 0o700]
+
+
+def test_a_deep_folder_is_left_to_a_process_before_all_of_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deepest = tmp_path.joinpath(*("d" for _ in range(3 * scratch_module.DEEP)))
+    deepest.mkdir(parents=True)
+    opened: list[object] = []
+    plain = os.open
+    monkeypatch.setattr(scratch_module.os, "open", lambda *a, **k: opened.append(a) or plain(*a, **k))
+    at = plain(tmp_path, os.O_RDONLY)
+    try:
+        assert scratch_module._counted(at, "d", 200) == 200
+    finally:
+        os.close(at)
+    assert len(opened) <= scratch_module.DEEP + 2

@@ -61,6 +61,7 @@ class Entries:
         return place, size
 
     def _build(self, key: str, place: Path, build: Callable[[Path], None]) -> int:
+        mark_of(self._root, key).unlink(missing_ok=True)  # of an entry that somebody removed: it would call half of this one whole
         remove(str(place))
         place.mkdir()
         try:

@@ -180,10 +180,10 @@ def _counted(at: int, name: str, most: int, depth: int = 0) -> int:
         with os.scandir(below) as entries:
             for entry in entries:
                 count += 1
-                if count < most and entry.is_dir(follow_symlinks=False):
-                    count += _counted(below, entry.name, most - count, depth + 1)
                 if count >= most or depth > DEEP:
                     return most
+                if entry.is_dir(follow_symlinks=False):
+                    count += _counted(below, entry.name, most - count, depth + 1)
     finally:
         os.close(below)
     return count
