@@ -87,7 +87,7 @@ class RunnerBoxes:
         place.own = OWN_MEMORY
         try:
             program = self._launch(place, number, definition, words, env, fds)
-        except OSError:
+        except BaseException:
             self._places.give_back(place)
             raise
         if program.error:

@@ -172,7 +172,6 @@ class Runners:
         if orders:
             self._limit(runner, orders, recipes)
         new = {order.definition for order in orders} - runner.defined
-        runner.defined |= new
         definitions = {}
         for known in new:
             of = recipes[known].definition
@@ -180,12 +179,13 @@ class Runners:
             if of.content.secrets:
                 env = {**env, **self._granted.known_secrets(known)}
                 runner.secrets |= set(self._granted.secrets(known))
-                runner.defined.discard(known)  # said anew with each batch: the newest values count
             definitions[known] = [of.function, of.codec, env, of.workdir, of.cap_ms]
+        self._send(runner, ["run", definitions, orders])  # what could not be sent was not said: nothing is noted of it before
+        with_secrets = {known for known in new if recipes[known].definition.content.secrets}
+        runner.defined |= new - with_secrets  # which are said anew with each batch: the newest values count
         for order in orders:
             if (of := recipes[order.definition].definition).content.logger:
                 runner.logged[order.id] = (order, of)
-        self._send(runner, ["run", definitions, orders])
 
     def _limit(self, runner: RunnerProcess, orders: list[Order], recipes: dict[int, Recipe]) -> None:
         number = orders[0].definition

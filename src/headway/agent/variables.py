@@ -37,6 +37,8 @@ def for_bubblewrap(env: Mapping[str, str]) -> int:
     """The descriptor of words for `--args`: inside, there are these variables and no others."""
     words = ["--clearenv"]
     for name, value in env.items():
+        if "\0" in name or "\0" in value:  # what stands behind it would be words of bubblewrap's own command line
+            raise NotStartable(f"env: {name!r} holds a NUL")
         words += ("--setenv", name, value)
     return _file("".join(f"{word}\0" for word in words))
 
