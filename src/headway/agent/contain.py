@@ -85,7 +85,8 @@ def main() -> None:
         os.write(int(status), LEFT)
     shutil.rmtree(name, ignore_errors=True)  # what a slow monitor still adds goes with the agent's next start
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL)
+        if code != -signal.SIGKILL:  # of which nobody can change what it does
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     sys.exit(code)
 

@@ -263,7 +263,7 @@ def finish(process: Process, status: int, ended_ms: int, usage: Usage, box: Told
     finished.cpu_ms, finished.max_memory, finished.read_bytes, finished.written_bytes = usage
     code = exit_code(status, isolated=process.isolated)
     finished.exit_code = code if code >= 0 else 128 - code  # as shells say it
-    if code == 137 and box.out_of_memory:
+    if code in (137, -signal.SIGKILL) and box.out_of_memory:
         finished.outcome = Outcome.OUT_OF_MEMORY
         finished.error = error_text(ErrorInfo("OutOfMemory", "the container used more memory than it may"))
         return finished
