@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from headway.errors import HeadwayError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headway.cli.session import Server
 
 FIRST_S = 5.0  # most work begins within this; who waits longer wants to know why
+LONGEST_S = 60.0  # between two questions: many may wait for hours, for tasks that run
 WAITS = ("blocked", "scheduled", "ready", "paused")
 
 
@@ -20,6 +23,7 @@ class Doubt:
     def __init__(self, server: Server, say: Callable[[str], None]) -> None:
         self._server, self._say = server, say
         self._told = server.inside is not None  # a task may not ask, and its subtasks wait their turn
+        self._pause = FIRST_S
         self._next = time.monotonic() + FIRST_S
 
     @property
@@ -34,8 +38,12 @@ class Doubt:
         from headway.cli.session import task_path
         from headway.wire.views.explanations import Explanation
 
-        self._next = time.monotonic() + FIRST_S
-        found = await self._server.get(task_path(task_id, "explain"), Explanation)
+        self._pause = min(2 * self._pause, LONGEST_S)
+        self._next = time.monotonic() + self._pause
+        try:
+            found = await self._server.get(task_path(task_id, "explain"), Explanation)
+        except HeadwayError:
+            return  # who follows the work goes on without this; a server that is away is noticed by its own questions
         if found.state not in WAITS or not found.reasons:
             return
         why = found.reasons[0]
