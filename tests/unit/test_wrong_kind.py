@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections import OrderedDict
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 
 from headway.domain.schedule import Scheduled
 from headway.domain.spec import TaskSpec
-from headway.domain.wrong_kind import decode_error, decoded
+from headway.domain.wrong_kind import Complaint, decode_error, decoded, describe
 from headway.errors import InvalidInput, UnknownField
 
 
@@ -100,3 +101,8 @@ def test_what_is_sent_as_messagepack_is_told_by_its_kind() -> None:
     assert error.value.detail == "attempts: expected a whole number, here is a text"
     with pytest.raises(InvalidInput, match="the body is not MessagePack"):
         decoded(msgspec.msgpack.Decoder(TaskSpec).decode, b"\xc1")
+
+
+def test_kinds_that_python_made_of_others_are_told_as_what_they_are() -> None:
+    assert describe(OrderedDict()) == "a mapping"
+    assert describe(Complaint("", None, None, None, None, "")) == "a list"

@@ -107,8 +107,10 @@ def read(complaint: str) -> Complaint:
 
 def describe(value: Any) -> str:
     """A value in an error message: what stands there instead."""
-    if value is None or isinstance(value, dict | list | tuple):
-        return KINDS[_WORDS[type(value)]]
+    if value is None:
+        return KINDS["null"]
+    if isinstance(value, dict | list | tuple):
+        return KINDS["object" if isinstance(value, dict) else "array"]
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
