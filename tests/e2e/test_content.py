@@ -174,6 +174,29 @@ def test_functions_of_warm_runners_get_secrets_too(client: Client, tmp_path: Pat
         assert logged(client, task.id) == "***\n"
 
 
+def test_a_function_whose_secret_was_removed_is_not_started_by_a_warm_runner_either(up: Upped, client: Client, tmp_path: Path) -> None:
+    """Neither without the secret, nor with the value that the node was told before."""
+    for name in ("going", "staying"):
+        client.set_secret(name, f"{name}-value")
+    (tmp_path / "h.py").write_text(
+        "import os\ndef read(): return os.environ['GOING']\ndef other(): return os.environ.get('GOING', 'none')\n"
+        "def plain(): return 'plain'\n"
+    )
+    known = {"function": f"{tmp_path / 'h.py'}:read", "secrets": ["going"]}
+    assert client.submit(known).result(120) == "going-value"  # its runner is warm from now on
+    assert up.headway("queue", "create", "held").returncode == 0
+    assert up.headway("queue", "pause", "held").returncode == 0
+    again = client.submit(known, queue="held")
+    fresh = client.submit(function=f"{tmp_path / 'h.py'}:other", secrets=["going", "staying"], queue="held")
+    beside = client.submit(function=f"{tmp_path / 'h.py'}:plain", queue="held")
+    client.remove_secret("going")
+    assert up.headway("queue", "resume", "held").returncode == 0
+    for task in (again, fresh):
+        with pytest.raises(TaskFailed, match="the secret 'going' is not to be had: it was removed"):
+            task.result(120)
+    assert beside.result(120) == "plain"
+
+
 BANK = """
 import headway, json, os, sys
 

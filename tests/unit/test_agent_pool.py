@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from headway.agent.machine import Machine
 from headway.agent.pool import A_CORE, IDLE, STARTING
 from headway.agent.signals import (
+    BatchNotGiven,
     GiveBatch,
     OrdersArrived,
     RunnerDid,
@@ -154,3 +155,17 @@ def test_runners_that_die_before_they_are_ready_are_told_once_though_several_wer
     told = [i for runner in runners for i in machine.handle(RunnerEnded(runner, 0, 0, "died", 0.1))]
     assert [i.finished.id for i in told if isinstance(i, TellFinished)] == [1, 2, 3]
     assert not [i for i in told if isinstance(i, StartRunner)]
+
+
+def test_what_was_beside_one_that_cannot_be_started_goes_out_again_without_it() -> None:
+    same = {number: Definition(name=f"f{number}", function="m:f", tenant=1, resources=Resources(cpus_milli=2_000)) for number in (1, 2)}
+    shell = Shell(TWO_CORES, 0.00002)
+    shell.hear(OrdersArrived([Order(1, 1, 1, b""), Order(2, 1, 2, b"")], same, [], 0.0))
+    shell.play()  # they are short, and share batches from now on
+    orders = [Order(10 + at, 1, 1 + at % 2, b"") for at in range(6)]
+    (given,) = [i for i in shell.machine.handle(OrdersArrived(orders, same, [], shell.now)) if isinstance(i, GiveBatch)]
+    assert [order.id for order in given.orders] == [10, 11, 12, 13, 14, 15]
+    out = list(shell.machine.handle(BatchNotGiven(given.runner, 6, "the secret is gone", shell.now, unstarted=1)))
+    assert [i.finished.id for i in out if isinstance(i, TellFinished)] == [10, 12, 14]
+    (again,) = [i for i in out if isinstance(i, GiveBatch)]
+    assert [order.id for order in again.orders] == [11, 13, 15]

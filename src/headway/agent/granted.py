@@ -20,6 +20,14 @@ from headway.wire.exchange import Order
 _PLAIN = Answer()  # of a definition that needed no preparation
 
 
+class SecretGone(NotStartable):
+    """A definition names a secret that the server did not give."""
+
+    def __init__(self, definition: int, name: str) -> None:
+        super().__init__(f"the secret {name!r} is not to be had: it was removed, or the server cannot open it")
+        self.definition = definition
+
+
 class Granted:
     def __init__(
         self, ready: Mapping[int, Answer], volumes: Mapping[str, str], containers: Containers, loggers: Loggers, spools: Spools
@@ -62,13 +70,7 @@ class Granted:
             if name not in self._volumes:
                 raise NotStartable(f"this node has no volume {name!r}")
             env[f"HEADWAY_VOLUME_{name.upper().replace('-', '_').replace('.', '_')}"] = self._volumes[name]
-        if content.secrets:
-            values = self._secrets.get(number, {})
-            for variable, name in content.secrets.items():
-                if variable not in values:
-                    raise NotStartable(f"the secret {name!r} is not to be had: it was removed, or the server cannot open it")
-                env[variable] = values[variable]
-        return env
+        return env | self.secret_variables(number, definition) if content.secrets else env
 
     def command(self, order: Order, definition: Definition, env: dict[str, str], work_dir: str, scratch: str) -> list[str]:
         """The argument vector that runs it."""
@@ -86,9 +88,13 @@ class Granted:
         named = [in_volume(definition.executable, self._volumes)] if on_volume(definition.executable) and not ready.program else []
         return [path for path in (*made, *named, *(self._volumes.get(name, "") for name in definition.content.volumes)) if path]
 
-    def known_secrets(self, number: int) -> dict[str, str]:
-        """Its variables with their values, as far as there are any."""
-        return self._secrets.get(number, {})
+    def secret_variables(self, number: int, definition: Definition) -> dict[str, str]:
+        """Its variables with their values; SecretGone when there is none for one of them."""
+        values = self._secrets.get(number, {})
+        for variable, name in definition.content.secrets.items():
+            if variable not in values:
+                raise SecretGone(number, name)
+        return values
 
     def secrets(self, number: int) -> Iterable[str]:
         """The values that its output must not show."""

@@ -264,8 +264,10 @@ class Machine:
         self.steering.came_back(s.now)
 
     def _batch_not_given(self, s: BatchNotGiven) -> None:
-        for order in self.pool.gave_back(RunnerGaveBack(s.runner, s.count, s.now)):
+        told, rest = self.pool.not_given(s)
+        for order in told:
             self.tell(order, Outcome.NOT_STARTABLE, ErrorInfo("NotStartable", s.why))
+        self.requeue(rest)
 
     def _runner_ended(self, s: RunnerEnded) -> None:
         runner, lost, current, rest = self.pool.ended(s)
@@ -274,9 +276,8 @@ class Machine:
         if s.unstarted is not None:
             self._not_startable(s.unstarted, s.why)
         for order in lost:
-            self.tell(
-                order, Outcome.PRE_EMPTED, ErrorInfo("RunnerCrashed", "it was done, but its result was lost when its runner died")
-            )
+            info = ErrorInfo("RunnerCrashed", "it was done, but its result was lost when its runner died")
+            self.tell(order, Outcome.PRE_EMPTED, info)
         if current is not None:
             ending = runner.ending
             if ending is not None and ending.id == current.id:
@@ -294,12 +295,11 @@ class Machine:
 
     def _no_runner(self, kind: str, why: str) -> None:
         """A runner of this kind died before it was ready: another would too. Its tasks are told, instead of trying for ever."""
+        info = ErrorInfo("NotStartable", f"no runner for {kind} could be started: {why}")
         for group in self.queue.groups.values():
             if group.kind == kind:
                 for order in self.queue.take_out(group):
-                    self.tell(
-                        order, Outcome.NOT_STARTABLE, ErrorInfo("NotStartable", f"no runner for {kind} could be started: {why}")
-                    )
+                    self.tell(order, Outcome.NOT_STARTABLE, info)
 
     def _not_startable(self, definition: int, why: str) -> None:
         """No runner could be started as this definition needs it, and another could not either. (A function whose secret was removed

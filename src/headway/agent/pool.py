@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from headway.agent.local_queue import Amounts, Group
 from headway.agent.signals import (
     AskBack,
+    BatchNotGiven,
     EndAllAsked,
     Ending,
     EndRunner,
@@ -259,6 +260,12 @@ class Pool:
                 self._end(runner, order.id, outcome, GRACE_S if outcome is Outcome.CANCELLED else 0.0, s.now)
         self._rest(runner, s.now)
         return back
+
+    def not_given(self, s: BatchNotGiven) -> tuple[list[Order], list[Order]]:
+        """What was to be given and was not. Gives: those that cannot be started, and those that were only beside them."""
+        back = self.gave_back(RunnerGaveBack(s.runner, s.count, s.now))
+        at_fault = [order for order in back if s.unstarted in (None, order.definition)]
+        return at_fault, [order for order in back if s.unstarted not in (None, order.definition)]
 
     def ended(self, s: RunnerEnded) -> tuple[Runner, list[Order], Order | None, list[Order]]:
         """The runner is gone. Gives: it, tasks done whose results were lost, the task that ran, tasks that had not begun."""

@@ -14,7 +14,7 @@ import msgspec
 
 from headway.agent import tree
 from headway.agent.clock import boottime, wall_ms
-from headway.agent.granted import Granted
+from headway.agent.granted import Granted, SecretGone
 from headway.agent.guard import LARGEST, Forged, checked
 from headway.agent.interpreters import NotStartable
 from headway.agent.link import Channel, Terms
@@ -163,6 +163,8 @@ class Runners:
         """Send it a batch. One that cannot even be sent never began."""
         try:
             self._give(number, orders, recipes)
+        except SecretGone as error:
+            self._handle(BatchNotGiven(number, len(orders), str(error), boottime(), unstarted=error.definition))
         except Exception as error:
             why = unforeseen(error, "giving it to its runner", runner=number)
             self._handle(BatchNotGiven(number, len(orders), why, boottime()))
@@ -177,7 +179,7 @@ class Runners:
             of = recipes[known].definition
             env = of.env
             if of.content.secrets:
-                env = {**env, **self._granted.known_secrets(known)}
+                env = {**env, **self._granted.secret_variables(known, of)}
                 runner.secrets |= set(self._granted.secrets(known))
             definitions[known] = [of.function, of.codec, env, of.workdir, of.cap_ms]
         self._send(runner, ["run", definitions, orders])  # what could not be sent was not said: nothing is noted of it before

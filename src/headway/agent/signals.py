@@ -74,6 +74,7 @@ class BatchNotGiven:
     count: int
     why: str
     now: float
+    unstarted: int | None = None  # it is the fault of this definition alone: the orders of others may try again
 
 
 @dataclass(slots=True)

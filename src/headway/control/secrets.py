@@ -68,7 +68,8 @@ class Secrets:
                 )
 
     async def reveal(self, orders: Iterable[Order]) -> dict[int, dict[str, str]]:
-        """For each definition of these orders that names secrets: its variables with their values."""
+        """For each definition of these orders that names secrets: its variables with their values. One whose secrets are all gone is
+        told too, with none: what a node was told before counts no more."""
         wanted: list[tuple[int, str, str]] = []
         for number in {order.definition for order in orders}:
             known = self.definitions.known(number)
@@ -79,10 +80,10 @@ class Secrets:
         async with self.database.cold() as connection:
             rows = await connection.fetch(_OF, [number for number, _, _ in wanted], [name for _, _, name in wanted])
         values = {(row["definition"], row["name"]): value for row in rows if (value := self._opened(row)) is not None}
-        found: dict[int, dict[str, str]] = {}
+        found: dict[int, dict[str, str]] = {number: {} for number, _, _ in wanted}
         for number, variable, name in wanted:
             if (number, name) in values:
-                found.setdefault(number, {})[variable] = values[number, name]
+                found[number][variable] = values[number, name]
         return found
 
     def _opened(self, row: Any) -> str | None:
