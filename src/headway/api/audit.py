@@ -9,7 +9,7 @@ import msgspec
 from litestar import Response, get
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
-from headway.api.query import moment_of, text_of, whole
+from headway.api.query import moment_of, one_page, text_of, whole
 from headway.api.request import Http, answer, caller_of, core_of
 from headway.control.audit import Entry
 from headway.control.core import Core
@@ -93,9 +93,9 @@ async def audit(request: Http) -> Response[bytes]:
     since: datetime.datetime | None = moment_of(request, "since")
     patterns = [_like(text_of(request, name)) for name in ("actor", "action")]
     async with core_of(request).database.cold() as connection:
-        rows = await connection.fetch(_PAGE, caller.scope, before, *patterns, text_of(request, "target"), since, limit)
-    following = str(rows[-1]["id"]) if len(rows) == limit else None
-    return answer(AuditPage([_view(row) for row in rows], following))
+        rows = await connection.fetch(_PAGE, caller.scope, before, *patterns, text_of(request, "target"), since, limit + 1)
+    shown, last = one_page(rows, limit)
+    return answer(AuditPage([_view(row) for row in shown], str(last["id"]) if last else None))
 
 
 def _view(row: Any) -> AuditView:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 from litestar import Response, get, post
 
-from headway.api.query import filter_of, whole
+from headway.api.query import filter_of, one_page, whole
 from headway.api.render import error_of, task_view
 from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_of, id_of
 from headway.domain.lifecycle import State
@@ -43,9 +44,8 @@ async def list_dead(request: Http) -> Response[bytes]:
     wanted = filter_of(request, core, caller.scope)
     wanted.states = [State.FAILED]
     async with core.database.cold() as connection:
-        rows = await page(connection, wanted)
-    following = str(rows[-1]["id"]) if len(rows) == wanted.limit else None
-    return answer(Page([task_view(row) for row in rows], following))
+        rows, last = one_page(await page(connection, replace(wanted, limit=wanted.limit + 1)), wanted.limit)
+    return answer(Page([task_view(row) for row in rows], str(last["id"]) if last else None))
 
 
 @post("/v1/dead-letters/retry", status_code=200)

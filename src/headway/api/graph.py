@@ -7,7 +7,7 @@ from typing import Any
 from litestar import Response, get
 from litestar.params import FromPath
 
-from headway.api.query import MAX_LIMIT, whole
+from headway.api.query import MAX_LIMIT, one_page, whole
 from headway.api.request import PEOPLE, Http, answer, caller_of, core_of, id_of
 from headway.api.tasks import one
 from headway.api.tree_views import level_views, tree_row
@@ -58,8 +58,8 @@ async def levels(request: Http, tree_id: FromPath[str]) -> Response[bytes]:
     row = await tree_row(core, tree, caller.scope)
     first = whole(request, "from", 0, low=0, high=2**31 - 1)
     limit = whole(request, "limit", 500, low=1, high=MAX_LIMIT)
-    found = await level_views(core, row, first, limit)
-    return answer(LevelPage(found, str(first + limit) if len(found) == limit else None))
+    shown, last = one_page(await level_views(core, row, first, limit + 1), limit)
+    return answer(LevelPage(list(shown), str(last.level + 1) if last else None))
 
 
 @get("/v1/trees/{tree_id:str}/critical-path")
@@ -93,10 +93,10 @@ async def edges(request: Http, tree_id: FromPath[str]) -> Response[bytes]:
     limit = whole(request, "limit", 1000, low=1, high=MAX_LIMIT)
     before, after = _cursor(request.query_params.get("cursor"))
     async with core.database.cold() as connection:
-        rows = await connection.fetch(_EDGES, tree, before, after, limit)
-    following = f"{rows[-1]['upstream']}-{rows[-1]['downstream']}" if len(rows) == limit else None
-    found = [EdgeView(str(row["upstream"]), str(row["downstream"]), When(row["kind"]).name.lower()) for row in rows]
-    return answer(EdgePage(found, following))
+        rows = await connection.fetch(_EDGES, tree, before, after, limit + 1)
+    shown, last = one_page(rows, limit)
+    found = [EdgeView(str(row["upstream"]), str(row["downstream"]), When(row["kind"]).name.lower()) for row in shown]
+    return answer(EdgePage(found, f"{last['upstream']}-{last['downstream']}" if last else None))
 
 
 def _cursor(text: str | None) -> tuple[int, int]:

@@ -105,6 +105,7 @@ TABLE = (
         ("follow", _FLAG, "stream until the task ends"), ("raw", _FLAG, "the bytes"),
         ("whole", _FLAG, "all bytes of an attempt, from the object store"),
         ("attempt", {"type": "integer", "minimum": 0, "maximum": 99_999_999}, "of one attempt only"),
+        ("after", _TEXT, "only what comes behind this entry: its attempt, `-`, its sequence"),
         ("stream", {"type": "string", "enum": ["stdout", "stderr"]}, "one stream only"))),
     Route("post", "/v1/tasks/{task_id}/cancel", "Cancel a task", TaskView),
     Route("post", "/v1/tasks/{task_id}/pause", "Pause a task: keep it from starting, or freeze it", TaskView, parameters=_CONFIRM),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import difflib
+from collections.abc import Sequence
+from typing import TypeVar
 
 from headway.api.request import Http, core_of, id_of
 from headway.control.core import Core
@@ -15,6 +17,7 @@ from headway.domain.units import at_seconds
 from headway.errors import InvalidInput, NotFound
 from headway.store.listing import Filter
 
+T = TypeVar("T")
 MAX_LIMIT = 1000
 LIST_PARAMETERS = ("state", "name", "label", "node", "q", "since", "until", "tree", "category", "limit", "cursor")
 
@@ -63,6 +66,11 @@ def whole(request: Http, name: str, default: int, *, low: int, high: int) -> int
     if not (text.isascii() and text.isdigit() and len(text) < 12 and low <= int(text) <= high):
         raise InvalidInput(f"{name}: {text[:20]!r} is out of range", field=name, hint=f"a whole number from {low} to {high}")
     return int(text)
+
+
+def one_page(rows: Sequence[T], limit: int) -> tuple[Sequence[T], T | None]:
+    """A page of rows of which one more than `limit` was asked for; and its last row, when there are more behind it."""
+    return rows[:limit], rows[limit - 1] if len(rows) > limit else None
 
 
 def seconds_of(request: Http, name: str, default: float) -> float:

@@ -8,7 +8,7 @@ import msgspec
 from litestar import Response, delete, get, post, put
 from litestar.params import FromPath
 
-from headway.api.query import whole
+from headway.api.query import one_page, whole
 from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_of
 from headway.control.core import Core
 from headway.control.schedules import Applied, missing
@@ -72,9 +72,9 @@ async def list_schedules(request: Http) -> Response[bytes]:
     cursor = whole(request, "cursor", 0, low=0, high=2**31 - 1)
     coming = whole(request, "next", 1, low=0, high=100)
     async with core.database.cold() as connection:
-        rows = await connection.fetch(_LIST, caller.scope, None, cursor, limit)
-    page = SchedulePage([_view(core, row, coming) for row in rows], str(rows[-1]["id"]) if len(rows) == limit else None)
-    return answer(page)
+        rows = await connection.fetch(_LIST, caller.scope, None, cursor, limit + 1)
+    shown, last = one_page(rows, limit)
+    return answer(SchedulePage([_view(core, row, coming) for row in shown], str(last["id"]) if last else None))
 
 
 @get("/v1/schedules/{name:str}")

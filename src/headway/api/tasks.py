@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -13,9 +14,10 @@ from litestar import Response, get, post
 from litestar.params import FromPath
 from litestar.response import Stream
 
-from headway.api.query import filter_of, seconds_of
+from headway.api.query import filter_of, one_page, seconds_of
 from headway.api.render import attempt_view, definition_of, task_view, with_io
 from headway.api.request import PEOPLE, TASKS, Http, answer, body_of, caller_of, core_of, id_of, may_see, rate_headers_of
+from headway.api.tree_views import tree_row
 from headway.control import subtasks
 from headway.control.admission import Receipt
 from headway.control.core import Core
@@ -25,7 +27,7 @@ from headway.control.subtasks import Parent
 from headway.domain import units
 from headway.domain.checks import check_key
 from headway.domain.lifecycle import State
-from headway.errors import Conflict, InvalidInput
+from headway.errors import Conflict, InvalidInput, NotFound
 from headway.store.copy import to_datetime
 from headway.store.listing import page
 from headway.store.queries import query
@@ -111,9 +113,10 @@ async def list_tasks(request: Http) -> Response[bytes]:
     core = core_of(request)
     wanted = filter_of(request, core, caller.scope)
     async with core.database.cold() as connection:
-        rows = await page(connection, wanted)
-    following = str(rows[-1]["id"]) if len(rows) == wanted.limit else None
-    return answer(Page([task_view(row) for row in rows], following))
+        rows, last = one_page(await page(connection, replace(wanted, limit=wanted.limit + 1)), wanted.limit)
+    if not rows and wanted.tree is not None:
+        await tree_row(core, wanted.tree, caller.scope)  # one that is not there is no empty one
+    return answer(Page([task_view(row) for row in rows], str(last["id"]) if last else None))
 
 
 @get("/v1/tasks/{task_id:str}")
@@ -217,21 +220,24 @@ async def logs(request: Http, task_id: FromPath[str]) -> Response[bytes] | Strea
     attempt = request.query_params.get("attempt")
     if attempt is not None and not (attempt.isascii() and attempt.isdigit() and len(attempt) < 9):
         raise InvalidInput(f"attempt: {attempt[:20]!r} is not a number", field="attempt")
+    wanted = int(attempt) if attempt is not None else None
     raw = request.query_params.get("raw") in ("1", "true")
     follow = request.query_params.get("follow") in ("1", "true")
+    if wanted is not None and not (follow and not State(row["state"]).final):  # one that is followed may still come
+        _must_have_begun(task, row["attempt"], wanted)
     if request.query_params.get("whole") in ("1", "true"):
-        found = await core.outputs.whole(task, int(attempt) if attempt else row["attempt"])
+        found = await core.outputs.whole(task, row["attempt"] if wanted is None else wanted)
         return Stream(found, media_type="application/octet-stream")
-    pieces = read_output(core, task, caller.scope, int(attempt) if attempt else None, number, follow=follow)
+    at = _position(request.query_params.get("after"))
+    pieces = read_output(core, task, caller.scope, wanted, number, at, follow=follow)
     kind = "application/octet-stream" if raw else "application/x-ndjson"
     return Stream(_raw(pieces) if raw else _lines(pieces), media_type=kind)
 
 
 async def read_output(
-    core: Core, task: int, tenant: int | None, attempt: int | None, stream: int | None, *, follow: bool
+    core: Core, task: int, tenant: int | None, attempt: int | None, stream: int | None, at: tuple[int, int], *, follow: bool
 ) -> AsyncIterator[list[Any]]:
-    """Pieces of output in order; following ends once the task is final and everything was read."""
-    at = (0, -1)
+    """Pieces of output behind a position, in order; following ends once the task is final and everything was read."""
     while True:
         final = not follow or State((await one(core, task, tenant))["state"]).final
         async with core.database.cold() as connection:
@@ -248,6 +254,24 @@ async def read_output(
             await asyncio.sleep(max(0.0, 0.05 - (time.monotonic() - began)))
 
 
+def _must_have_begun(task: int, last: int, wanted: int) -> None:
+    """Nothing is what an attempt that wrote nothing wrote, not one that is not there."""
+    if not 1 <= wanted <= last:
+        had = f"it has had {last}" if last else "none has begun yet"
+        raise NotFound(f"task {task} has no attempt {wanted}: {had}", hint="without `attempt` the output of all comes")
+
+
+def _position(text: str | None) -> tuple[int, int]:
+    """`ATTEMPT-SEQUENCE` of the last entry that the caller has; the beginning without it."""
+    if text is None:
+        return (0, -1)
+    attempt, _, sequence = text.partition("-")
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in (attempt, sequence)):
+        hint = "`attempt` and `sequence` of the last entry, as in after=1-17"
+        raise InvalidInput(f"after: {text[:30]!r} is no position", field="after", hint=hint)
+    return int(attempt), int(sequence)
+
+
 async def _raw(pieces: AsyncIterator[list[Any]]) -> AsyncIterator[bytes]:
     async for rows in pieces:
         yield b"".join(row["data"] for row in rows)
@@ -255,7 +279,9 @@ async def _raw(pieces: AsyncIterator[list[Any]]) -> AsyncIterator[bytes]:
 
 async def _lines(pieces: AsyncIterator[list[Any]]) -> AsyncIterator[bytes]:
     async for rows in pieces:
-        lines = [LogLine(r["attempt"], STREAMS[r["stream"]], r["at"], r["data"].decode(errors="replace")) for r in rows]
+        lines = [
+            LogLine(r["attempt"], STREAMS[r["stream"]], r["at"], r["data"].decode(errors="replace"), r["sequence"]) for r in rows
+        ]
         yield b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
 
 

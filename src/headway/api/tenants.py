@@ -9,7 +9,7 @@ from litestar import Response, delete, get, patch, post, put
 from litestar.params import FromPath
 
 from headway.api.audit import entry_of
-from headway.api.query import text_of, whole
+from headway.api.query import one_page, text_of, whole
 from headway.api.render import resources_view
 from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_of
 from headway.control.access import Caller
@@ -63,8 +63,9 @@ async def list_tenants(request: Http) -> Response[bytes]:
     caller = await caller_of(request, "admin")
     limit = whole(request, "limit", 100, low=1, high=1000)
     async with core_of(request).database.cold() as connection:
-        rows = await connection.fetch(_PAGE, caller.scope, text_of(request, "cursor") or "", limit)
-    return answer(TenantPage([_tenant(row) for row in rows], rows[-1]["name"] if len(rows) == limit else None))
+        rows = await connection.fetch(_PAGE, caller.scope, text_of(request, "cursor") or "", limit + 1)
+    shown, last = one_page(rows, limit)
+    return answer(TenantPage([_tenant(row) for row in shown], last["name"] if last else None))
 
 
 @post("/v1/tenants", status_code=201)
@@ -110,8 +111,9 @@ async def list_keys(request: Http) -> Response[bytes]:
     limit = whole(request, "limit", 100, low=1, high=1000)
     before = whole(request, "cursor", LARGEST_KEY, low=1, high=LARGEST_KEY)
     async with core_of(request).database.cold() as connection:
-        rows = await connection.fetch(_KEYS, caller.scope, before, limit)
-    return answer(KeyPage([KeyView(**row) for row in rows], str(rows[-1]["id"]) if len(rows) == limit else None))
+        rows = await connection.fetch(_KEYS, caller.scope, before, limit + 1)
+    shown, last = one_page(rows, limit)
+    return answer(KeyPage([KeyView(**row) for row in shown], str(last["id"]) if last else None))
 
 
 @post("/v1/keys", status_code=201)

@@ -10,7 +10,7 @@ import msgspec
 from litestar import Response, get, post
 from litestar.params import FromPath
 
-from headway.api.query import MAX_LIMIT, seconds_of, whole
+from headway.api.query import MAX_LIMIT, one_page, seconds_of, whole
 from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_of, id_of, rate_headers_of
 from headway.api.tree_views import summary, tree_row, tree_view
 from headway.domain.checks import check_key, check_name
@@ -85,8 +85,9 @@ async def list_trees(request: Http) -> Response[bytes]:
     cursor = request.query_params.get("cursor")
     before = id_of(cursor, "cursor") if cursor else MAX_ID
     async with core_of(request).database.cold() as connection:
-        rows = await connection.fetch(_PAGE, caller.scope, request.query_params.get("name"), before, limit)
-    return answer(TreePage([summary(row) for row in rows], str(rows[-1]["id"]) if len(rows) == limit else None))
+        rows = await connection.fetch(_PAGE, caller.scope, request.query_params.get("name"), before, limit + 1)
+    shown, last = one_page(rows, limit)
+    return answer(TreePage([summary(row) for row in shown], str(last["id"]) if last else None))
 
 
 @get("/v1/trees/{tree_id:str}")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.cli.moments import took
 from headway.cli.outcome import LONGEST_ASK_S, ended, failure, print_value, reason, work_code
-from headway.cli.output import written_lines
+from headway.cli.output import position, written_lines
 from headway.cli.progress import Board, task_line, task_news, tree_lines, tree_news
 from headway.cli.session import Server, task_path, tree_path
 from headway.cli.stalled import WAITS, Doubt
@@ -193,7 +193,7 @@ def _open_outputs(following: Following, tasks: Sequence[TreeTaskView], outputs: 
 async def _show_output(following: Following, task_id: str, *, prefix: str = "", to_stdout: bool = False) -> None:
     """Print the output of a task as it comes."""
     to_stdout = to_stdout and not following.terminal.wants_json
-    async for entry in written_lines(following.server.lines(task_path(task_id, "logs"), resumes=True, follow=1)):
+    async for entry in written_lines(following.server.lines(task_path(task_id, "logs"), behind=position, follow=1)):
         if entry.text.startswith(PROGRESS_LINE):
             continue  # the board shows it, as a bar or now and then
         following.board.print(prefix + entry.text, on_stdout=to_stdout and entry.stream == "stdout")

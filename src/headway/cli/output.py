@@ -45,20 +45,25 @@ def logs(
     query: dict[str, Any] = {"follow": 1 if follow else None, "attempt": attempt, "stream": stream}
 
     async def look(server: Server) -> None:
-        path = task_path(task_id, "logs")
+        path, behind, came = task_path(task_id, "logs"), position if follow else None, False
         if raw or whole:
             async for piece in server.pieces(path, raw=1, whole=1 if whole else None, **query):
                 sys.stdout.buffer.write(piece)
                 sys.stdout.buffer.flush()
             return
         if terminal.wants_json:
-            async for line in server.lines(path, resumes=follow, **query):
+            async for line in server.lines(path, behind=behind, **query):
+                came = True
                 sys.stdout.buffer.write(line + b"\n")
                 sys.stdout.buffer.flush()
-            return
-        async for entry in written_lines(server.lines(path, resumes=follow, **query)):
-            stamp = _stamp(entry) if timestamps else ""
-            print(stamp + entry.text, file=sys.stderr if entry.stream == "stderr" else sys.stdout, flush=True)
+        else:
+            async for entry in written_lines(server.lines(path, behind=behind, **query)):
+                came = True
+                stamp = _stamp(entry) if timestamps else ""
+                print(stamp + entry.text, file=sys.stderr if entry.stream == "stderr" else sys.stdout, flush=True)
+        if follow and attempt is not None and not came:  # it may have ended without that attempt: the server says so now
+            async for _ in server.lines(path, attempt=attempt, stream=stream):
+                return
 
     talk(terminal, look)
 
@@ -81,6 +86,16 @@ async def written_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[LogLine]:
             begun[key] = LogLine(entry.attempt, entry.stream, entry.at, rest)
     for entry in begun.values():
         yield entry
+
+
+def position(piece: bytes) -> str:
+    """Where a piece stands in the output of its task, as `after` takes it."""
+    import msgspec
+
+    from headway.wire.views.tasks import LogLine
+
+    entry = msgspec.json.decode(piece, type=LogLine)
+    return f"{entry.attempt}-{entry.sequence}"
 
 
 def _stamp(entry: LogLine) -> str:

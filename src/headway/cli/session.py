@@ -133,18 +133,15 @@ class Server:
                 continue
         return False
 
-    async def lines(self, path: str, *, resumes: bool = False, **query: Any) -> AsyncIterator[bytes]:
-        """The lines of a streamed answer, as they come. When the server goes away, one that `resumes` is asked for again, and what
-        came before is passed over."""
-        seen, patience = 0, Patience(resumes)
+    async def lines(self, path: str, *, behind: Callable[[bytes], str] | None = None, **query: Any) -> AsyncIterator[bytes]:
+        """The lines of a streamed answer, as they come. When the server goes away and `behind` tells the position of a line, it is
+        asked for what comes after the last one. (Lines that were passed over by their number were others where output was missing.)"""
+        last, patience = None, Patience(behind is not None)
         while True:
-            number = 0
             try:
-                async for line in self._lines(path, query):
-                    number += 1
-                    if number > seen:
-                        seen, patience = number, Patience(resumes)
-                        yield line
+                async for line in self._lines(path, query if last is None or behind is None else {**query, "after": behind(last)}):
+                    last, patience = line, Patience(behind is not None)
+                    yield line
                 return
             except Unavailable:
                 if not self._met or patience.is_over():

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _REMOTE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://|upload:|volume:)")
 LINES = (".ndjson", ".jsonl")
+_LIST_HINT = 'as in [{"command": ["echo", "hello"]}]'
 
 
 @dataclass
@@ -56,13 +57,35 @@ def read(
         named = ", ".join(f"--{name.replace('_', '-')}" for name in spec) or "--inputs"
         raise typer.BadParameter(f"{named}: a file says these itself; options go with `-- CMD`", param_hint="FILE")
     if file == "-" or file.endswith(LINES):
-        lines = options.contents(file, "FILE").encode()
-        if not lines.strip():
+        text = options.contents(file, "FILE")
+        if not text.strip():
             said = "nothing came on stdin" if file == "-" else f"{file}: the file is empty"
             raise InvalidInput(said, where=file, hint='one task a line: {"command": ["echo", "hello"]}')
-        return Work(lines=lines)
+        return Work(lines=_lines_of_list(file, text) if _is_list(text) else text.encode())
+    if file.endswith(".json") and os.path.isfile(file) and _is_list(text := options.contents(file, "FILE")):
+        if params:
+            raise typer.BadParameter("a list of tasks has no parameters; a tree has", param_hint="--param")
+        return Work(lines=_lines_of_list(file, text))
     found = trees(file, params)
     return _now(found) if once else _with_schedules(found)
+
+
+def _is_list(text: str) -> bool:
+    """Whether it is a JSON list of tasks, as `POST /v1/tasks` takes it; a tree and a task are mappings."""
+    return text.lstrip().startswith("[")
+
+
+def _lines_of_list(file: str, text: str) -> bytes:
+    """The tasks of a JSON list, one a line."""
+    import msgspec
+
+    try:
+        found = msgspec.json.decode(text, type=list[Any])
+    except msgspec.DecodeError as error:
+        raise InvalidInput(f"{file}: not a JSON list of tasks: {error}", where=file, hint=_LIST_HINT) from None
+    if not found:
+        raise InvalidInput(f"{file}: the list is empty", where=file, hint=_LIST_HINT)
+    return b"\n".join(msgspec.json.encode(task) for task in found)
 
 
 def _with_schedules(found: list[Tree]) -> Work:

@@ -22,7 +22,7 @@ from headway.domain.define import define
 from headway.domain.spec import KEYWORDS
 from headway.domain.tenant import ANYWHERE
 from headway.errors import InvalidInput, UnknownField
-from headway.treefile.document import Entry, Mapping, Mark, Node, Scalar, fail, missing_space, parse
+from headway.treefile.document import Entry, Listing, Mapping, Mark, Node, Scalar, fail, missing_space, parse
 from headway.treefile.elements import check_defaults, is_tree, read_shape
 from headway.treefile.joining import join
 from headway.treefile.model import Tree
@@ -82,6 +82,9 @@ class _File:
         reader = Reader(self.source, dict(self.params))
         if isinstance(node, Scalar) and not missing_space(node):
             reader.fail(node.mark, f"expected a tree or a task, here is {describe(node)}", hint="write `command: ...`")
+        if isinstance(node, Listing):
+            hint = "a JSON list of tasks (FILE.json) or one task a line (FILE.ndjson) goes to `headway submit` or `headway run`"
+            reader.fail(node.mark, "expected a tree or a task, here is a list", hint=hint)
         entries = {
             name: entry for name, entry in reader.mapping(node, "the file").entries.items() if not name.startswith(("x-", "."))
         }

@@ -400,24 +400,52 @@ async def test_a_submission_is_not_sent_twice_when_the_answer_is_lost() -> None:
     assert (said.code, len(api.seen)) == (69, 1)
 
 
-async def test_logs_go_on_where_they_were_when_the_server_comes_back() -> None:
-    lines = [json.dumps({"attempt": 1, "stream": "stdout", "at": NOW, "text": f"{n}\n"}).encode() + b"\n" for n in range(3)]
-    asked = 0
+async def test_logs_go_on_behind_the_last_entry_when_the_server_comes_back() -> None:
+    """What was printed already may come in fewer or more entries by then: only the position counts."""
+    entry = {"attempt": 1, "stream": "stdout", "at": NOW}
+    lines = [json.dumps({**entry, "text": f"{n}\n", "sequence": n}).encode() + b"\n" for n in (4, 7, 9)]
+    asked: list[str] = []
 
-    async def answer(_: Request, writer: asyncio.StreamWriter) -> None:
-        nonlocal asked
-        asked += 1
-        if asked == 2:
+    async def answer(request: Request, writer: asyncio.StreamWriter) -> None:
+        asked.append(request.path)
+        if len(asked) == 2:
             raise ConnectionError("it restarts")
-        whole = reply(200, b"".join(lines), content_type="application/x-ndjson")
-        writer.write(whole[: -len(lines[2])] if asked == 1 else whole)
-        await writer.drain()
-        if asked == 1:
+        if len(asked) == 1:
+            writer.write(reply(200, b"".join(lines), content_type="application/x-ndjson")[: -len(lines[2])])
+            await writer.drain()
             raise ConnectionError("it goes away after two lines")
+        writer.write(reply(200, lines[2], content_type="application/x-ndjson"))
 
     async with serving(answer) as server:
         said = await headway(server, "logs", "-f", ID)
-    assert (said.code, said.out, said.err) == (0, "0\n1\n2\n", "")
+    assert (said.code, said.out, said.err) == (0, "4\n7\n9\n", "")
+    first, *again = asked
+    assert first == f"/v1/tasks/{ID}/logs?follow=1"
+    assert set(again) == {f"/v1/tasks/{ID}/logs?follow=1&after=1-7"}
+
+
+async def test_a_json_list_is_sent_as_lines_and_what_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text('[\n {"function": "m:f"},\n {"function": "m:g"}\n]')
+    (tmp_path / "torn.json").write_text('[{"function": "m:f"}')
+    (tmp_path / "empty.json").write_text("[]")
+    (tmp_path / "list.yaml").write_text("- function: m:f\n")
+    api = Api({"POST /v1/tasks": (201, {"ids": ["1", "2"], "count": 2})})
+    async with serving(api) as server:
+        said = await headway(server, "submit", "list.json", cwd=tmp_path)
+        piped = await headway(server, "submit", "-", stdin=(tmp_path / "list.json").read_bytes())
+        wrong = {name: await headway(server, "run", name, cwd=tmp_path) for name in ("torn.json", "empty.json", "list.yaml")}
+        with_params = await headway(server, "run", "list.json", "--param", "a=b", cwd=tmp_path)
+    assert (said.out, piped.out) == ("1\n2\n", "1\n2\n")
+    for request in api.seen:
+        assert request.headers["content-type"] == "application/x-ndjson"
+        assert request.body == b'{"function":"m:f"}\n{"function":"m:g"}'
+    assert len(api.seen) == 2
+    assert {one.code for one in wrong.values()} == {65}
+    assert "torn.json: not a JSON list of tasks" in wrong["torn.json"].err
+    assert "empty.json: the list is empty" in wrong["empty.json"].err
+    assert "list.yaml:1:1: expected a tree or a task, here is a list" in wrong["list.yaml"].err
+    assert "`headway submit`" in wrong["list.yaml"].err
+    assert with_params.code == 64
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])

@@ -48,7 +48,7 @@ CORPUS = [
     ("no key", "command: x\n: b\n", 2, "a key is missing"),
     # shape
     ("a text", "hello\n", 1, "expected a tree or a task"),
-    ("a list", "[a, b]\n", 1, "expected a mapping"),
+    ("a list", "[a, b]\n", 1, "here is a list (a JSON list of tasks"),
     ("a tree that is a number", "nightly: 5\n", 1, "unknown keyword 'nightly'"),
     ("a tree that is a list", "nightly: [a]\n", 1, "expected a mapping"),
     ("a tree without tasks", "a:\n  b: {command: x}\nc: {}\n", 3, "has no task"),

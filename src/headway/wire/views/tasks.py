@@ -140,6 +140,7 @@ class LogLine(msgspec.Struct):
     stream: str  # stdout | stderr
     at: datetime.datetime
     text: str  # bytes that are no UTF-8 are replaced; the raw bytes by ?raw=1
+    sequence: int = 0  # within its attempt: ?after=ATTEMPT-SEQUENCE goes on behind it
 
 
 class DeadGroup(msgspec.Struct):
