@@ -10,6 +10,7 @@ import mmap
 import os
 import socket
 import sys
+import time
 
 from headway.agent.disk_process import BETWEEN, ENTRIES, ENTRY, SHARED_FD, SOCKET_FD, message
 from headway.agent.group import Group
@@ -17,6 +18,7 @@ from headway.logs import log
 
 PASSED_ON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 READY_S = 20.0
+AGAIN_S = 1.0  # between two tries to have a watch
 AT_ONCE = 50  # watches in a message
 _WATCH = "from headway.agent.disk_process import main; main()"
 
@@ -48,15 +50,18 @@ class DiskWatch:
         os.ftruncate(self._memory, ENTRIES * ENTRY.size)
         self._shared = mmap.mmap(self._memory, ENTRIES * ENTRY.size)
         self._sock: socket.socket | None = None
+        self._again_at = 0.0
         self.pid = 0
 
     def start(self) -> None:
         """Before the first task that is watched begins: from then on there is somebody who looks. OSError when there is not."""
         if self.pid:
             return
-        self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        high = [os.dup(theirs.fileno()), os.dup(self._memory)]  # 3 and 4 may be sources too
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        high: list[int] = []  # 3 and 4 may be sources too
         try:
+            high.append(os.dup(theirs.fileno()))
+            high.append(os.dup(self._memory))
             self.pid = os.posix_spawn(
                 sys.executable,
                 [sys.executable, "-P", "-c", _WATCH],
@@ -69,14 +74,20 @@ class DiskWatch:
                 setsid=True,
                 setsigmask=(),
             )
+        except OSError:
+            ours.close()
+            raise
         finally:
             theirs.close()
             for fd in high:
                 os.close(fd)
-        self._sock.settimeout(READY_S)
-        self._sock.recv(16)
+        self._sock = ours
         self._unsaid = list(self._watches.values())
-        self.say()
+        ours.settimeout(READY_S)
+        try:
+            ours.recv(16)
+        finally:
+            self.say()  # one that is late hears of them too
 
     def add(self, folders: tuple[str, ...], limit: int, group: Group | None, pid: int | None) -> Watch:
         """From the next `say` on. Its processes are those of the group, or the only one that is known."""
@@ -113,8 +124,18 @@ class DiskWatch:
             return
         self.close()
         log("agent.disk_watch_gone", level="error", watched=len(self._watches))
-        if self._watches:
+        self._again_at = 0.0
+        self.look_after()
+
+    def look_after(self) -> None:
+        """Called now and then: as long as something is to be watched, somebody does. Where no process is to be had, it is tried again."""
+        if self.pid or not self._watches or time.monotonic() < self._again_at:
+            return
+        self._again_at = time.monotonic() + AGAIN_S
+        try:
             self.start()
+        except OSError as error:
+            log("agent.no_disk_watch", level="error", watched=len(self._watches), reason=str(error))
 
     def close(self) -> None:
         """Without us it ends."""

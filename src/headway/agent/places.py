@@ -136,7 +136,9 @@ class Places:
         return bool(self._limbo)
 
     def tick(self) -> None:
-        """Those that could not be ended at once are tried again, without waiting for them: others wait for this thread."""
+        """What could not be done at once is tried again: a watch on disks, and the end of what takes its time to die, without waiting for
+        it, since others wait for this thread."""
+        self.disk_watch.look_after()
         waiting, self._limbo = self._limbo, []
         for place in waiting:
             self.give_back(place, patience_s=0.0)

@@ -16,6 +16,8 @@ import shutil
 import stat
 import time
 
+from headway.logs import log
+
 CHECKPOINT = "checkpoint"
 TMP = "tmp"
 KEPT = 64  # free folders; a burst's surplus is removed
@@ -36,7 +38,8 @@ class Scratch:
         self._free: list[str] = []
         self._stamps: dict[str, list[Stamp]] = {}  # of a folder's parts, when they were last seen empty
         self._made = 0
-        self.removers: set[int] = set()  # processes of ours that remove what was put aside
+        self._aside: list[str] = []  # to be removed by a process
+        self.removers: set[int] = set()  # which these are
 
     def take(self, uid: int | None = None) -> str:
         """An empty folder with an empty folder for checkpoints in it, owned by the user that will run there."""
@@ -94,9 +97,16 @@ class Scratch:
         return [*folders, self.tmp_of(path)] if self._isolated else folders
 
     def _put_aside(self, path: str) -> None:
+        """Where no process can be had now, it goes with the next, or with all of us."""
         self._stamps.pop(path, None)
-        whole = os.path.dirname(path) if self._isolated else path
-        self.removers.add(_start_removing(whole))
+        self._aside.append(os.path.dirname(path) if self._isolated else path)
+        while self._aside:
+            try:
+                self.removers.add(_start_removing(self._aside[-1]))
+            except OSError as error:
+                log("agent.folder_stays", level="error", reason=str(error), folders=len(self._aside))
+                return
+            self._aside.pop()
 
 
 def read_plain(path: str, limit: int) -> bytes | None:

@@ -82,7 +82,10 @@ class Spools:
         task, _, attempt = self._now.name.partition("-")
         words = [sys.executable, "-P", "-c", _START, self._url or "", task, attempt, str(self._now)]
         devnull = [(os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_RDWR, 0) for fd in (0, 1)]
-        self._pid = os.posix_spawn(sys.executable, words, self._env, file_actions=devnull, setsid=True, setsigmask=())
+        try:
+            self._pid = os.posix_spawn(sys.executable, words, self._env, file_actions=devnull, setsid=True, setsigmask=())
+        except OSError as error:
+            self._put_off(now, str(error))
 
     def ended(self, pid: int, status: int, now: float) -> None:
         if pid != self._pid:
@@ -91,6 +94,9 @@ class Spools:
         if status == 0:
             self._now.unlink(missing_ok=True)
         else:
-            log("agent.output_not_stored", level="warning", path=str(self._now), again_s=AGAIN_S)
-            self._waiting.append(self._now)
-            self._again_at = now + AGAIN_S
+            self._put_off(now, f"it ended with {os.waitstatus_to_exitcode(status)}")
+
+    def _put_off(self, now: float, reason: str) -> None:
+        log("agent.output_not_stored", level="warning", path=str(self._now), reason=reason, again_s=AGAIN_S)
+        self._waiting.append(self._now)
+        self._again_at = now + AGAIN_S

@@ -417,8 +417,9 @@ class Supervisor:
         self.quitting = True
 
     def _start_exchange(self, now: float) -> None:
-        """The exchange side died: another one goes on with what runs here."""
-        self.uplink.start(now)
+        """The exchange side died: another one goes on with what runs here. One that cannot be started now is tried again."""
+        if not self.uplink.start(now):
+            return
         self.uplink.send(Adopt(self.setup.settings, os.getpid()))
         self.say_boot()
         for report in self.outbox.unanswered():

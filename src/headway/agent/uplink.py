@@ -10,6 +10,7 @@ from typing import Any
 
 from headway.agent.link import LINK_FD, Channel
 from headway.agent.loop import Loop
+from headway.logs import log
 
 _ADOPT = "from headway.agent.main import adopt; adopt()"
 RESTART_S = 1.0  # between two starts of an exchange side
@@ -55,18 +56,26 @@ class Uplink:
             if was_clear and not self._channel.clear:
                 self._loop.want_write(self._channel.sock.fileno(), True)
 
-    def start(self, now: float) -> None:
-        """Another exchange side in place of the one that died."""
+    def start(self, now: float) -> bool:
+        """Another exchange side in place of the one that died; False when no process or descriptor is to be had now."""
         self.restart_at = now + RESTART_S
-        ours, theirs = socket.socketpair()
-        high = os.dup(theirs.fileno())
-        self.exchange = os.posix_spawn(
-            sys.executable,
-            [sys.executable, "-P", "-c", _ADOPT],
-            dict(os.environ),  # it carries the mark
-            file_actions=[(os.POSIX_SPAWN_DUP2, high, LINK_FD)],
-            setsigmask=(),
-        )
-        os.close(high)
-        theirs.close()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            log("agent.no_exchange", level="error", reason=str(error))
+            return False
+        try:
+            with theirs, socket.socket(fileno=os.dup(theirs.fileno())) as high:  # the target may be the source too
+                self.exchange = os.posix_spawn(
+                    sys.executable,
+                    [sys.executable, "-P", "-c", _ADOPT],
+                    dict(os.environ),  # it carries the mark
+                    file_actions=[(os.POSIX_SPAWN_DUP2, high.fileno(), LINK_FD)],
+                    setsigmask=(),
+                )
+        except OSError as error:
+            log("agent.no_exchange", level="error", reason=str(error))
+            ours.close()
+            return False
         self._connect(Channel(ours))
+        return True
