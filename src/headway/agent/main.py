@@ -51,7 +51,7 @@ from headway.wire import PROTOCOL
 from headway.wire.exchange import Register
 from headway.wire.objects import CREDENTIALS
 
-_SUPERVISE = "from headway.agent.supervisor import main; main()"
+_SUPERVISE = "from headway.agent.begin_supervisor import main; main()"
 FROZEN_S = 0.15  # after the end of the lease: the supervisor has had its chance to end the tasks itself
 END_GRACE_S = 5.0
 FORSAKEN_S = 30.0  # an adopted agent whom no server answers for so long ends: nobody may be left to stop it

@@ -9,12 +9,9 @@ them.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import resource
 import signal
-import socket
-import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +28,6 @@ from headway.agent.executables import Executables, reap
 from headway.agent.freeze import Freezer
 from headway.agent.granted import Granted
 from headway.agent.link import (
-    LINK_FD,
     Adopt,
     Answer,
     Ask,
@@ -102,10 +98,7 @@ TICK_S = 0.05
 CLOSE_TICK_S = 0.005
 IDLE_TICK_S = 5.0
 GATHER_S = 0.003  # while orders wait and programs end, they are looked after this often: what follows them is started side by side
-PRIORITY = -10  # a node full of busy tasks must still answer
-SWITCH_S = 0.001  # how long a thread that starts a program may be kept from it by another of ours
-GARBAGE = 10_000, 20, 50  # a task makes and drops a hundred objects: the default looks at them all after every few
-_decode = msgspec.msgpack.Decoder(ToSupervisor).decode
+decode = msgspec.msgpack.Decoder(ToSupervisor).decode
 
 
 class Supervisor:
@@ -378,7 +371,7 @@ class Supervisor:
 
     def hear(self, frames: list[bytes]) -> None:
         for body in frames:
-            message = _decode(body)
+            message = decode(body)
             if self.lease is not None and boottime() >= self.lease:
                 self.fence()  # before anything is believed: this process may have been frozen
             self._handlers[type(message)](message)
@@ -436,29 +429,3 @@ def _limit_files(most: int) -> None:
 
 def _new_boot() -> str:
     return os.urandom(8).hex()
-
-
-def main() -> None:
-    """Started by the exchange side with the link as descriptor 3; the first frame is the Setup."""
-    sys.setswitchinterval(SWITCH_S)
-    with contextlib.suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)  # of this thread: those that start tasks set their own back
-    tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
-    os.set_inheritable(LINK_FD, False)
-    channel = Channel(socket.socket(fileno=LINK_FD))
-    channel.sock.setblocking(True)
-    frames: list[bytes] | None = []
-    while frames == []:
-        frames = channel.receive()
-    channel.sock.setblocking(False)
-    if frames is None:
-        return  # whoever started this is gone already
-    setup = _decode(frames[0])
-    if not isinstance(setup, Setup):
-        raise TypeError(f"expected Setup, got {type(setup).__name__}")
-    supervisor = Supervisor(setup, channel, os.getppid())
-    supervisor.say_boot()
-    supervisor.hear(frames[1:])
-    gc.freeze()  # what is here now stays; the rest lives for milliseconds
-    gc.set_threshold(*GARBAGE)
-    supervisor.run()
