@@ -15,6 +15,16 @@ from headway.errors import ConfigError, Unavailable
 
 SETTING = "--database or HEADWAY_DATABASE"
 FORM = "postgresql://USER@HOST:PORT/DATABASE"
+# It is not there, or not for us now. What else a server says is of what it was asked, and no question of where it is.
+AWAY = (
+    OSError,  # TimeoutError is one
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,  # it is starting
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.InterfaceError,
+)
 
 
 @contextlib.contextmanager
@@ -30,7 +40,7 @@ def in_our_words(dsn: str) -> Iterator[None]:
     except asyncpg.InsufficientPrivilegeError as error:
         hint = "its user makes the schema `headway`, or owns it: grant create on database DATABASE to USER"
         raise ConfigError(f"the database at {_place(dsn)} refuses us: {error}", hint=hint, where=SETTING) from error
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:  # TimeoutError is an OSError
+    except AWAY as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         hint = f"does it run, and is its URL right ({SETTING})? `headway doctor` looks at it"
         raise Unavailable(f"the database at {_place(dsn)} does not answer: {reason}", hint=hint) from error
