@@ -211,10 +211,12 @@ async def test_another_tenants_tasks_cannot_be_listed_waited_for_revived_or_purg
     mine = await fill(dsn)
     ids = [str(task) for task in mine.tasks.values()]
     async with serving(tmp_path, dsn) as place:
-        lists = ["/v1/tasks", "/v1/tasks?state=failed", f"/v1/tasks?tree={mine.tree}", "/v1/tasks?q=dead", "/v1/dead-letters"]
-        for path in lists:
+        for path in ("/v1/tasks", "/v1/tasks?state=failed", "/v1/tasks?q=dead", "/v1/dead-letters"):
             assert (await place.get("admin", path))["tasks"], path
             assert (await place.get("tenant", path))["tasks"] == [], path
+        assert (await place.get("admin", f"/v1/tasks?tree={mine.tree}"))["tasks"]
+        tree = await place.ask("tenant", "GET", f"/v1/tasks?tree={mine.tree}")
+        assert (tree.status, code_of(tree)) == (404, "not_found")
         assert len(await place.get("admin", "/v1/dead-letters?group=1")) == 1
         assert await place.get("tenant", "/v1/dead-letters?group=1") == []
         waited = await place.ask("tenant", "POST", "/v1/tasks/wait", {"ids": ids, "timeout": 0})
