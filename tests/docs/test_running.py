@@ -14,6 +14,7 @@ import pytest
 
 from headway.treefile import load_file
 from tests.docs.blocks import ROOT, Block, blocks
+from tests.support.upped import clean_environment, upped
 
 BIN = Path(sys.executable).parent
 EXAMPLES = ROOT / "examples"
@@ -58,6 +59,22 @@ def test_the_shell_blocks_of_a_page_run_one_after_another(page: str, environment
             (tmp_path / block.file).write_text(block.text)
     script = "set -eu\n" + "\n".join(block.text for block in blocks("sh", runs=True) if block.page == page)
     assert run("sh", "-c", script, env=environment, cwd=tmp_path)
+
+
+def test_the_certificate_of_the_page_on_operations_serves_agent_and_commands(tmp_path: Path) -> None:
+    (block,) = [block for block in blocks("sh", runs=True) if "openssl req" in block.text]
+    folder = tmp_path / "certificates"
+    folder.mkdir()
+    run("sh", "-euc", block.text, env=clean_environment(), cwd=folder)
+    modes = {name: (folder / name).stat().st_mode & 0o777 for name in ("ca.key", "server.key", "ca.pem", "server.pem")}
+    assert modes == {"ca.key": 0o600, "server.key": 0o600, "ca.pem": 0o644, "server.pem": 0o644}
+    certificate = {"HEADWAY_TLS_CERT": str(folder / "server.pem"), "HEADWAY_TLS_KEY": str(folder / "server.key")}
+    trusting = clean_environment(HEADWAY_DATA=str(tmp_path / "data"), HEADWAY_TLS_CA=str(folder / "ca.pem"))
+    with upped(tmp_path / "data", **certificate, HEADWAY_TLS_CA=str(folder / "ca.pem")) as up:
+        assert up.url.startswith("https://")
+        assert run(BIN / "headway", "run", "--", "echo", "hello", env=trusting, cwd=tmp_path) == "hello\n"
+        stranger = subprocess.run([BIN / "headway", "ls"], env=clean_environment(HEADWAY_DATA=str(tmp_path / "data")), capture_output=True)
+        assert stranger.returncode == 69
 
 
 @pytest.mark.parametrize("block", blocks("python", runs=True), ids=str)
