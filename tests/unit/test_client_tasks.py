@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
 import math
@@ -112,6 +113,17 @@ async def test_aio_submits_through_the_active_async_client() -> None:
         assert (await jobs.add.aio(1)).id == "8"
     with pytest.raises(errors.InvalidInput, match="no AsyncClient is active"):
         await jobs.add.aio(1)
+
+
+async def test_a_call_that_blocks_is_refused_where_an_async_client_is_active() -> None:
+    """It made a client of its own, perhaps of another server, and stopped the event loop meanwhile."""
+    async with serving(routes({"POST /v1/tasks": lambda r: accepted("8")})) as server, AsyncClient(server.url, TOKEN):
+        for call in (lambda: jobs.add.submit(1), lambda: jobs.add.map([1])):
+            with pytest.raises(errors.InvalidInput, match="an AsyncClient is active here") as caught:
+                call()
+            assert "f.aio" in (caught.value.hint or "")
+        with Client(server.url, TOKEN):  # whoever names one gets it, and another thread stops no loop
+            assert (await asyncio.to_thread(jobs.add.submit, 1)).id == "8"
 
 
 def test_the_innermost_client_is_the_active_one() -> None:

@@ -15,10 +15,12 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import uvloop
 
+from headway.client import core
 from headway.client.context import Suspended
 from headway.client.core import AsyncClient
 from headway.client.handles import AsyncHandle
 from headway.client.inside import REQUEUE
+from headway.errors import InvalidInput
 from headway.wire.views.tasks import LogLine, TaskView
 
 P = ParamSpec("P")
@@ -271,10 +273,23 @@ def active() -> Client:
 
     if (inside := subtasks.client()) is not None:
         return inside
+    if core.active() is not None and _in_a_loop():
+        raise InvalidInput(
+            "an AsyncClient is active here: a call that blocks would stop its event loop, and go to another client",
+            hint="`await f.aio(...)` submits one call, `await client.submit_inputs(f.spec(), [[1], [2]])` many",
+        )
     with _default_lock:
         if _default is None:
             _default = Client()
         return _default
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _forget() -> None:
