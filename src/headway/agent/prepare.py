@@ -16,6 +16,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -32,7 +33,7 @@ from headway.agent.interpreters import NotStartable, in_volume
 from headway.agent.sandbox import SYSTEM
 from headway.agent.scratch import put
 from headway.agent.unpack import BadArchive, unpack
-from headway.agent.workshop import Workshop
+from headway.agent.workshop import TMP, Workshop
 from headway.domain import languages
 from headway.domain.content import Archive, Requires, file_name, on_volume, uploaded
 from headway.domain.task import Definition
@@ -253,7 +254,8 @@ class Preparation:
             inspect = subprocess.run([*engine, "image", "inspect", image], env=self.job.env, capture_output=True)
             if inspect.returncode != 0:
                 self.workshop.isolated = False  # the engine is the node's own program, and this its own work
-                self._call([*engine, "pull", "--quiet", image], self.root, f"the image {image} could not be pulled")
+                with tempfile.TemporaryDirectory(dir=self.root, prefix=TMP) as nothing:  # what is kept for others is not what it writes
+                    self._call([*engine, "pull", "--quiet", image], Path(nothing), f"the image {image} could not be pulled")
         (self.root / CONTAINERS).touch()  # the next supervisor looks for containers that were left
         self.answer.image = True
 
