@@ -182,11 +182,11 @@ def test_a_function_whose_secret_was_removed_is_not_started_by_a_warm_runner_eit
         "import os\ndef read(): return os.environ['GOING']\ndef other(): return os.environ.get('GOING', 'none')\n"
         "def plain(): return 'plain'\n"
     )
-    known = {"function": f"{tmp_path / 'h.py'}:read", "secrets": ["going"]}
-    assert client.submit(known).result(120) == "going-value"  # its runner is warm from now on
     assert up.headway("queue", "create", "held").returncode == 0
+    known = {"function": f"{tmp_path / 'h.py'}:read", "secrets": ["going"], "queue": "held"}  # another queue is another definition
+    assert client.submit(known).result(120) == "going-value"  # its runner is warm from now on, and the node knows the value
     assert up.headway("queue", "pause", "held").returncode == 0
-    again = client.submit(known, queue="held")
+    again = client.submit(known)
     fresh = client.submit(function=f"{tmp_path / 'h.py'}:other", secrets=["going", "staying"], queue="held")
     beside = client.submit(function=f"{tmp_path / 'h.py'}:plain", queue="held")
     client.remove_secret("going")
