@@ -32,8 +32,11 @@ def in_our_words(dsn: str) -> Iterator[None]:
     """The driver's errors as ours, while a database is met for the first time."""
     try:
         yield
-    except ValueError as error:  # as asyncpg.ClientConfigurationError is, too
+    except asyncpg.ClientConfigurationError as error:
         raise ConfigError(f"the database's URL cannot be read: {error}", hint=f"write {FORM} ({SETTING})", where=SETTING) from error
+    except ValueError:  # which repeats what it took for a port, or for an option: it may be half of a password
+        hint = f"write {FORM} ({SETTING}); in a password / ? # [ and @ are %2F %3F %23 %5B and %40"
+        raise ConfigError("the database's URL cannot be read: its parts are not where they belong", hint=hint, where=SETTING) from None
     except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
         hint = f"check user, password and database in its URL ({SETTING}); a database of its own is made with createdb"
         raise ConfigError(f"the database at {_place(dsn)} refuses us: {error}", hint=hint, where=SETTING) from error
