@@ -1,32 +1,39 @@
-"""Are estimated starts right? `python bench/estimates.py [--minutes 90] [--loads 0.85,0.95] [--asked 400]`.
+"""Are estimated starts right? `python bench/estimates.py [--minutes 90] [--loads 0.75,0.85,0.95] [--every 5] [--seeds 1,2]`.
 
 The simulator's fleet (two nodes of 2 cpus, three tenants, three categories) with policy.forecast asked about tasks that still wait a second
 after they came, as `explain` asks it: from what runs and for how long, what waits, how fast tasks come. Printed is how often a task began
-within the interval, and how wide it was. Seconds instead of hours, and the same answer each time; `calibrate.py` asks a real server.
+within the interval, before it and after it, in all, by category and by size, and how wide it was. Seconds instead of hours, and the same
+answer each time; `calibrate.py` asks a real server.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from headway.policy.explain import PROMPT_S
 from headway.policy.forecast import Held, Lasting, Rival, Scene, Start, foresee
 from headway.policy.placement import Gate
-from headway.simulate.load import Arrival
+from headway.policy.preemption import PATIENCE_S
+from headway.simulate.load import KINDS, TIER_NAMES, Arrival, shapes
 from headway.simulate.outcome import Fleet
 from headway.simulate.world import World
 
+_, RULES = shapes()
 MEAN_S = 4.0
 MEAN_CPUS = 0.65
 LOOK_AFTER_S = 1.0
 RATE_S = 60.0
+AFTER_MIN = 15.0  # so long tasks go on to come after the last that is asked about: else those wait less than anybody could foresee
 
 
 def arrivals(load: float, minutes: float, cpus: float, seed: int) -> Iterator[Arrival]:
@@ -44,11 +51,11 @@ def arrivals(load: float, minutes: float, cpus: float, seed: int) -> Iterator[Ar
 class Asking(World):
     """A world in which some tasks are asked about while they wait."""
 
-    def __init__(self, fleet: Fleet, every: int) -> None:
+    def __init__(self, fleet: Fleet, every: int, until: float) -> None:
         super().__init__("headway", fleet)
-        self.every = every
+        self.every, self.until = every, until
         self.to_ask: list[tuple[float, int]] = []
-        self.said: dict[int, tuple[float, Start | None]] = {}
+        self.said: dict[int, tuple[Arrival, float, Start | None]] = {}
         self.began: dict[int, float] = {}
         self.times: list[float] = []
         self.rates: dict[int, float] = {}
@@ -62,9 +69,10 @@ class Asking(World):
         super()._plan()
         while self.to_ask and self.to_ask[0][0] + LOOK_AFTER_S <= self.now:
             _, task = self.to_ask.pop(0)
-            if task in self.waiting and task % self.every == 0:
+            if task in self.waiting and task % self.every == 0 and self.now < self.until:
                 began = time.process_time()
-                self.said[task] = (self.now, foresee(self.scene(task), random.Random(task)))
+                one, _ = self.waiting[task]
+                self.said[task] = (one, self.now, foresee(self.scene(task), random.Random(task)))
                 self.spent += time.process_time() - began
 
     def _begin(self, task: int, node: int, group: tuple[int, int]) -> Any:
@@ -85,6 +93,9 @@ class Asking(World):
         super()._leave(run)
         self.times = [*self.times[-199:], run.one.seconds]
 
+    def stands(self, one: Arrival) -> float:
+        return one.start_by - self.pressure.early.get(one.shape, 0.0)
+
     def scene(self, task: int) -> Scene:
         board, pressure, rooms = self.board, self.pressure, self.board.rooms
         one, _ = self.waiting[task]
@@ -92,9 +103,12 @@ class Asking(World):
         rivals = []
         for tenant in (1, 2, 3):
             waits = [other for other, _ in self.waiting.values() if other.tenant == tenant]
-            count = sum(1 for other in waits if tenant != one.tenant or other.start_by < one.start_by)
-            due = sum(1 for other in waits if other.start_by <= min(self.now + pressure.lead_s, one.start_by))
-            rivals.append(Rival(tenant, count, self.rates.get(tenant, 0.0), board.usage.share(tenant), due))
+            if tenant == one.tenant:
+                waits = [other for other in waits if self.stands(other) < self.stands(one)]
+            due = sum(1 for other in waits if self.stands(other) <= self.now + pressure.lead_s)
+            asks = Counter(rooms.need(other.shape) for other in waits)
+            share = board.usage.share(tenant)
+            rivals.append(Rival(tenant, len(waits), self.rates.get(tenant, 0.0), share, due, asks=tuple(asks.items())))
         gate = self._gate(one.shape, pressure.peak)
         urgent = pressure.urgent_per_s / pressure.drain_per_s if pressure.drain_per_s > 0 else 0.0
         return Scene(
@@ -103,10 +117,13 @@ class Asking(World):
             free=[(room.id, tuple(room.free)) for room in rooms.values()],
             capacity=tuple(rooms.capacity),
             held=[
-                Held(r.node, r.one.tenant, rooms.need(r.one.shape), max(self.now - r.began, 0.0), lasting) for r in self.runs.values()
+                Held(r.node, r.one.tenant, rooms.need(r.one.shape), max(self.now - r.began, 0.0), lasting, RULES[r.one.shape].preemptible)
+                for r in self.runs.values()
             ],
             rivals=rivals,
-            slack_s=max(one.start_by - self.now - pressure.lead_s, 0.0),
+            slack_s=self.stands(one) - self.now - pressure.lead_s,
+            lead_s=pressure.lead_s,
+            stops_s=max(one.start_by - self.now, 0.0) + PATIENCE_S if RULES[one.shape].urgent else math.inf,
             level=board.usage.level,
             urgent=min(urgent, 1.0),
             due_first=pressure.due_first and not board.flooded,
@@ -114,25 +131,54 @@ class Asking(World):
         )
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What was said of a task, and how long it waited from then on; without an estimate `start` is None."""
+
+    shape: int
+    wait: float
+    start: Start | None
+
+
+def answers(load: float, asked: argparse.Namespace) -> tuple[list[Answer], float]:
+    """What a load gave over all seeds, and the CPU time of an answer."""
+    found, spent = list[Answer](), 0.0
+    for seed in map(int, asked.seeds.split(",")):
+        world = Asking(Fleet(2, 2.0, 16.0, tick_s=0.05, start_s=0.03), asked.every, asked.minutes * 60)
+        world.run(arrivals(load, asked.minutes + AFTER_MIN, 4.0, seed))
+        found += [Answer(one.shape, world.began[task] - at, start) for task, (one, at, start) in world.said.items()]
+        spent += world.spent
+    return found, spent / max(len(found), 1)
+
+
+def judged(found: Iterable[Answer]) -> str:
+    """How many began within the interval as `explain` says it, before it and after it."""
+    known = [(one.wait, one.start) for one in found if one.start is not None]
+    if not known:
+        return "none"
+    early = sum(wait < start.low for wait, start in known)
+    late = sum(wait > start.high + PROMPT_S for wait, start in known)
+    return f"{1 - (early + late) / len(known):4.0%} of {len(known):4} within, {early:3} before, {late:3} after"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--minutes", type=float, default=90.0)
     parser.add_argument("--loads", default="0.75,0.85,0.95")
     parser.add_argument("--every", type=int, default=5, help="each so-manieth task that waits is asked about")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", default="1")
     asked = parser.parse_args()
     for load in map(float, asked.loads.split(",")):
-        world = Asking(Fleet(2, 2.0, 16.0, tick_s=0.05, start_s=0.03), asked.every)
-        world.run(arrivals(load, asked.minutes, 4.0, asked.seed))
-        answers = [(at, start, world.began[task]) for task, (at, start) in world.said.items()]
-        known = [(began - at, start) for at, start, began in answers if start is not None]
-        within = sum(start.low <= wait <= start.high + PROMPT_S for wait, start in known)  # as `explain` says it
-        late = sum(wait > start.high + PROMPT_S for wait, start in known)
+        found, spent = answers(load, asked)
+        known = [(one.wait, one.start) for one in found if one.start is not None]
         width = median(start.high - start.low for _, start in known)
         off = median(abs(start.middle - wait) for wait, start in known)
-        print(f"load {load}: {within / len(known):.0%} of {len(known)} within, {late} later, {len(answers) - len(known)} without", end="; ")
-        print(f"interval {width:.1f} s, off by {off:.1f} s, waits {median(wait for wait, _ in known):.1f} s", end="; ")
-        print(f"{world.spent / len(answers) * 1e3:.1f} ms each", flush=True)
+        print(f"load {load}: {judged(found)}, {len(found) - len(known)} without an estimate", end="; ")
+        print(f"interval {width:.1f} s, off by {off:.1f} s", end=", ")
+        print(f"waits {median(wait for wait, _ in known):.1f} s; {spent * 1e3:.1f} ms each", flush=True)
+        for shape, (kind, tier) in enumerate(itertools.product(KINDS, TIER_NAMES), 1):
+            if some := [one for one in found if one.shape == shape]:
+                print(f"    {kind:>9} {tier:>7}: {judged(some)}", flush=True)
     return 0
 
 

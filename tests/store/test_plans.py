@@ -123,7 +123,7 @@ CASES = [
     Case("tree.to_cancel", (TREE, 0, FIRST + 100, BATCH), {"task_pkey"}, BATCH, BATCH),
     Case("tree.begun", (TREE,), {"task_node", "task_pkey"}, HERE + 1 + 10, 1),
     Case("explain.held", ([7], 301), {"task_node"}, 301, 301),
-    Case("explain.ahead", (1, NOW, 0, 0, BATCH), {"task_ready"}, SHAPES * (BATCH + 2), 1),
+    Case("explain.ahead", (1, NOW, 0, 0, BATCH, [1], [5.0]), {"task_ready"}, SHAPES * (BATCH + 2), SHAPES),
 ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from headway.domain.lifecycle import State
 from headway.domain.queues import Queue, Runs
 from headway.domain.tenant import SubscriptionSpec
 from headway.errors import Conflict, InvalidInput, NotFound
+from headway.store.queries import query
 from headway.wire.views.explanations import Explanation
 from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of, submit
 
@@ -39,8 +40,6 @@ async def tenant(core: Core, name: str, **subscription: Any) -> int:
 
 async def explained(core: Core, task: int) -> Explanation:
     async with core.database.cold() as connection:
-        from headway.store.queries import query
-
         row = await connection.fetchrow(query("read.one"), [task], None)
     return await core.explaining.explain(row)
 
@@ -439,6 +438,27 @@ async def test_a_waiting_task_is_explained_in_the_planners_words_with_an_estimat
         assert "waiting for room" in done.spent
 
 
+async def test_a_task_whose_rooms_are_rare_counts_as_before_one_that_must_start_earlier(dsn):
+    async with engine(dsn) as core:
+        sizes = ({"cpus": 0.5}, {"cpus": 1})
+        small, large = (await submit(core, *(function(resources=size, delay_tolerance=f"{60 + n}s") for n, size in enumerate(sizes)))).ids
+        async with core.database.cold() as connection:
+            asked, other = [(await connection.fetch(query("read.one"), [task], None))[0] for task in (small, large)]
+            of_small = (1, asked["start_by"], asked["cap_ms"], small, 10)
+            plain = {row["shape"]: row["count"] for row in await connection.fetch(query("explain.ahead"), *of_small, [], [])}
+            early = [other["shape"]], [30.0]
+            rare = {row["shape"]: row["count"] for row in await connection.fetch(query("explain.ahead"), *of_small, *early)}
+        assert plain == {asked["shape"]: 0, other["shape"]: 0}
+        assert rare == {asked["shape"]: 0, other["shape"]: 1}
+        await ScriptedAgent(core, "tiny", cpus=0.25).join()
+
+        async def is_told() -> bool:
+            told = (await core.outlook.read()).tenants.get(1)
+            return told is not None and told.asks == {asked["shape"]: 1, other["shape"]: 1}
+
+        await eventually(is_told)
+
+
 async def test_on_a_full_fleet_the_estimate_is_the_end_of_what_runs_there_and_so_is_the_promise(dsn):
     async with engine(dsn) as core:
         agent = await ScriptedAgent(core, cpus=1).join()
@@ -507,8 +527,6 @@ async def test_a_task_whose_shape_changed_after_it_was_planned_is_not_leased(dsn
     async with engine(dsn) as core:
         task = (await submit(core, function(**LONG))).ids[0]
         await core.changing.change(task, None, {"resources": "premium"})
-        from headway.store.queries import query
-
         async with core.database.cold() as connection:
             old_shape = await connection.fetchval("select min(id) from shape")
             rows = await connection.fetch(query("task.lease"), [task], [1], core.leader.epoch("planner"), [old_shape], [1])

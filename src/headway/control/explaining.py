@@ -27,6 +27,7 @@ from headway.policy.explain import Answer, Facts, explain, spent, stood_still
 from headway.policy.fairness import over_quota
 from headway.policy.forecast import Held, Rival, Scene, share_of
 from headway.policy.peak import judge
+from headway.policy.preemption import PATIENCE_S
 from headway.policy.room import Kept, NodeRoom, Refusal, need_of, refuse
 from headway.store.database import Connection, Database
 from headway.store.queries import query
@@ -88,13 +89,12 @@ class Explaining:
         now, tenant = self.clock.now(), row["tenant"]
         async with self.database.hot() as connection:
             blockers = await connection.fetch(_BLOCKERS, row["id"], 100) if state is State.BLOCKED else []
-            ahead = 0
-            if state is State.READY:
-                ahead = await connection.fetchval(_AHEAD, tenant, row["start_by"], row["cap_ms"], row["id"], COUNTED)
+            before = await self._before(connection, row, plan) if state is State.READY else {}
             list_due = await connection.fetchval(_LIST_DUE, row["id"]) if state is State.BLOCKED else False
             beneficiary = await connection.fetchval(_BENEFICIARY, row["id"]) if state is State.PAUSED else None
             quota = await self._quota(connection, tenant, asked) if state is State.READY else []
             rooms = await self._rooms(connection, plan) if state is State.READY else []
+        ahead = sum(before.values())
         refusals: list[Refusal] = [found for room in rooms if (found := refuse(asked, room)) is not None]
         own = plan.tenants.get(tenant)
         share = own.share if own is not None else 0.0
@@ -116,7 +116,7 @@ class Explaining:
             entitled=share < plan.level,
             tenants_before=sum(1 for t, one in plan.tenants.items() if t != tenant and one.waiting and one.share < share),
             rate_per_s=_rate(plan, tenant),
-            scene=await self._scene(row, asked, rooms, plan, ahead, at_quota=bool(quota)) if waits else None,
+            scene=await self._scene(row, asked, rooms, plan, before, at_quota=bool(quota)) if waits else None,
             luck=random.Random(row["id"]),  # the same question has the same answer
             task=row["id"],
             queue=rules.queue,
@@ -128,8 +128,15 @@ class Explaining:
             cancelling=row["cancel_at"] is not None,
         )
 
+    async def _before(self, connection: Connection, row: Any, plan: PlanState) -> dict[int, int]:
+        """Tasks of its tenant that go before it, by shape."""
+        stands = row["start_by"] - datetime.timedelta(seconds=plan.early.get(row["shape"], 0.0))
+        early = [*plan.early], [*plan.early.values()]
+        rows = await connection.fetch(_AHEAD, row["tenant"], stands, row["cap_ms"], row["id"], COUNTED, *early)
+        return {one["shape"]: one["count"] for one in rows if one["count"]}
+
     async def _scene(
-        self, row: Any, asked: Resources, rooms: Sequence[NodeRoom], plan: PlanState, ahead: int, *, at_quota: bool
+        self, row: Any, asked: Resources, rooms: Sequence[NodeRoom], plan: PlanState, before: dict[int, int], *, at_quota: bool
     ) -> Scene | None:
         """What it meets; None where that is too much to look at one by one."""
         open_rooms = [room for room in rooms if not room.closed]
@@ -137,8 +144,11 @@ class Explaining:
         held = await self.scenes.held([room.id for room in open_rooms]) if open_rooms else None
         if held is None:
             return None
+        left_s = (row["start_by"] - self.clock.now()).total_seconds()
         capacity = tuple(map(sum, zip(*(room.capacity.amounts() for room in open_rooms), strict=True)))
-        tenants = {t: one for t, one in plan.tenants.items() if one.waiting or one.rate > SLOWEST} | {row["tenant"]: _own(row, plan, ahead)}
+        tenants = {t: one for t, one in plan.tenants.items() if one.waiting or one.rate > SLOWEST}
+        tenants[row["tenant"]] = _own(row, plan, before)
+        await self.definitions.load_shapes({shape for one in tenants.values() for shape in one.asks})
         rivals = [self._rival(t, one, held, capacity, at_quota=at_quota and t == row["tenant"]) for t, one in tenants.items()]
         return Scene(
             need=need_of(asked),
@@ -147,11 +157,13 @@ class Explaining:
             capacity=capacity,
             held=held,
             rivals=rivals,
-            slack_s=max((row["start_by"] - self.clock.now()).total_seconds() - plan.lead_of(row["shape"]), 0.0),
+            slack_s=left_s - plan.lead_of(row["shape"]),
+            lead_s=plan.lead_s,
             level=plan.level,
             urgent=plan.urgent,
             due_first=plan.due_first,
             fill=plan.fill if plan.keep else 1.0,
+            stops_s=max(left_s, 0.0) + PATIENCE_S if self.definitions.rules[row["shape"]].urgent else math.inf,
         )
 
     def _rival(self, tenant: int, state: TenantState, held: Sequence[Held], capacity: Sequence[int], *, at_quota: bool) -> Rival:
@@ -161,7 +173,8 @@ class Explaining:
         if at_quota:  # of whatever kind: it gets one for each that it gives back
             most = min(most, sum(1 for one in held if one.tenant == tenant))
         share = share_of(tenant, held, capacity) * stretch
-        return Rival(tenant, state.waiting, state.rate, share, min(state.due, state.waiting), stretch, most)
+        asks = tuple((need_of(self.definitions.shapes[shape]), count) for shape, count in state.asks.items())
+        return Rival(tenant, state.waiting, state.rate, share, min(state.due, state.waiting), stretch, most, asks)
 
     async def _quota(self, connection: Connection, tenant: int, asked: Any) -> list[str]:
         claim = self.planner.claim_of(tenant)
@@ -207,10 +220,10 @@ def _fill(found: Explanation, answer: Answer, facts: Facts) -> None:
         found.estimate = Estimate(*moments)
 
 
-def _own(row: Any, plan: PlanState, ahead: int) -> TenantState:
+def _own(row: Any, plan: PlanState, before: dict[int, int]) -> TenantState:
     """The task's own tenant: only what goes before it counts."""
-    own = plan.tenants.get(row["tenant"], TenantState())
-    return TenantState(own.share, own.rate, ahead, min(own.due, ahead))
+    own, ahead = plan.tenants.get(row["tenant"], TenantState()), sum(before.values())
+    return TenantState(own.share, own.rate, ahead, min(own.due, ahead), asks=before)
 
 
 def _rate(plan: PlanState, tenant: int) -> float:

@@ -20,7 +20,7 @@ from headway.control.leader import Leader
 from headway.control.planner import TOP_K, Planner
 from headway.domain.queues import Rules
 from headway.errors import StaleEpoch
-from headway.policy.census import counted
+from headway.policy.census import asked, counted
 from headway.policy.fairness import jain
 from headway.store.database import Database
 from headway.store.queries import query
@@ -29,7 +29,7 @@ EVERY_S = 1.0
 REPEAT_S = 10.0
 PROMOTED_AT_ONCE = 1_000  # a label on top of the order: it must never cost more than the work
 SHARE_S = 60.0  # shares are averaged over about a minute: on a small fleet one task is a large share
-PUBLISHED = 1_000  # tenants whose shares are published, and shapes
+PUBLISHED = 1_000  # tenants whose shares are published, and shapes; with more tasks waiting, their shapes are not
 
 _PROMOTE = query("queue.promote")
 _PUBLISH = query("queue.publish")
@@ -47,6 +47,7 @@ class TenantState(msgspec.Struct, omit_defaults=True):
     due: int = 0  # of those
     at_quota: bool = False  # it has as many running as it may
     served: float = 0.0  # 0: not known. Where nothing waits, a rate says how many tasks came, not how many could be served
+    asks: dict[int, int] = {}  # by shape, how many wait; nothing where that would be too much to say
 
 
 class KeptState(msgspec.Struct):
@@ -257,6 +258,7 @@ class Outlook:
         usage, pressure = board.usage, conditions.pressure
         waiting = counted(board.lanes)
         waiting = {tenant: count for tenant, count in waiting.items() if usage.allowance(tenant, (), 1)}
+        asks = asked(board.lanes) if sum(count for count, _ in waiting.values()) <= PUBLISHED else {}
         known = sorted(self.shares, key=lambda tenant: (tenant not in waiting, -self.shares[tenant]))[:PUBLISHED]
         classes: dict[str, list[float]] = {}
         for tenant in waiting:
@@ -278,14 +280,15 @@ class Outlook:
             promoted=self.promoted,
             missed=dict(conditions.missed),
             jain={name: jain(shares) for name, shares in classes.items()},
-            tenants={t: self._tenant(t, waiting.get(t, (0, 0))) for t in known},
+            tenants={t: self._tenant(t, waiting.get(t, (0, 0)), asks.get(t, {})) for t in known},
             kept={node: KeptState(one.task, one.group[1]) for node, one in board.keeping.nodes.items()},
         )
 
-    def _tenant(self, tenant: int, waiting: tuple[int, int]) -> TenantState:
+    def _tenant(self, tenant: int, waiting: tuple[int, int], asks: dict[int, int]) -> TenantState:
         at_quota = not self.planner.board.usage.allowance(tenant, (), 1)
         tasks, seconds = self.served.get(tenant, (0.0, 0.0))
-        return TenantState(self.shares[tenant], self.rates.get(tenant, 0.0), *waiting, at_quota, tasks / seconds if seconds else 0.0)
+        served = tasks / seconds if seconds else 0.0
+        return TenantState(self.shares[tenant], self.rates.get(tenant, 0.0), *waiting, at_quota, served, asks)
 
     def _measure(self, state: PlanState) -> None:
         names = self.planner.tenants.names

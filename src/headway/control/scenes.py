@@ -35,7 +35,7 @@ class Scenes:
         return [
             Held(
                 row["node"], row["tenant"], need_of(self.definitions.shapes[row["shape"]]), row["ran_s"],
-                _lasting(models.get((row["tenant"], row["definition"])), row),
+                _lasting(models.get((row["tenant"], row["definition"])), row), self.definitions.rules[row["shape"]].preemptible,
             )
             for row in rows
         ]  # fmt: skip

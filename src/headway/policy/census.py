@@ -42,6 +42,15 @@ def counted(lanes: Lanes) -> dict[int, tuple[int, int]]:
     return found
 
 
+def asked(lanes: Lanes) -> dict[int, dict[int, int]]:
+    """By tenant and shape, how many tasks are known to wait."""
+    found: dict[int, dict[int, int]] = {}
+    for shape, lane in lanes.items():
+        for tenant, head in lane.tenants.items():
+            found.setdefault(tenant, {})[shape] = len(head)
+    return found
+
+
 def due(lanes: Lanes, rooms: Rooms) -> dict[int, float]:
     """What is due, by tenant, in parts of the fleet; of a head that is due as far as it is known, without end."""
     found: dict[int, float] = {}

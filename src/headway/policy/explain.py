@@ -162,7 +162,7 @@ def _named(refusals: Sequence[Refusal], reason: str, count: int) -> str:
 def _order(facts: Facts) -> Cause:
     parts = []
     if facts.ahead:
-        parts.append(f"{facts.ahead} of its tenant's tasks must start by an earlier time")
+        parts.append(f"{facts.ahead} of its tenant's tasks go before it")
     if facts.tenants_before:
         who = "1 waiting tenant holds" if facts.tenants_before == 1 else f"{facts.tenants_before} waiting tenants hold"
         parts.append(f"{who} a smaller share of the fleet")

@@ -1,8 +1,9 @@
 """When a waiting task will probably start (E8): a number of possible futures of what runs, what waits and what will come.
 
 In each future every running task ends some time after now, as runs of its kind did, or at the latest at its cap. Its room goes to who is
-next in the order: tenants by share, what is due before what can wait. New tasks come as fast as they lately did. The luck is an input, so
-the same question has the same answer.
+next in the order: tenants by share, what is due before what can wait; a node is kept for a large task that small ones pass, and somebody
+makes room for an urgent one. New tasks come about as fast as they lately did. The luck is an input, so the same question has the same
+answer.
 """
 
 from __future__ import annotations
@@ -25,9 +26,13 @@ MOST_RIVALS = 50
 MOST_EVENTS = 6_000  # in all futures together: about a tenth of a second
 SOONEST_S = 0.05  # after an end: a report, a round of planning, the way to the agent
 PATIENT_S = 60.0  # how long others can wait, when nothing is known of it
-WIDER = 1.3  # futures know less than they seem to: by how much their spread is taken wider, set on simulated starts (decision 0016)
+WIDER = 1.3  # futures know less than they seem to: by how much their spread is taken wider, checked on simulated starts (decision 0016)
 SMALLEST_S = 0.5  # differences below it say nothing
 YOUNG_S = 1.0  # what has run for less says nothing yet about how long it will
+RAREST = 0.05  # at least so many of those that come go before it
+RATE_S = 60.0  # rates were counted over about so long
+YIELDS = 0.5  # how often somebody makes room for an urgent task at the first look, counted in simulated starts
+YIELDS_S = 3.0  # else about so long after it
 
 
 class Luck(Protocol):
@@ -86,6 +91,7 @@ class Held:
     need: Need
     ran_s: float
     lasting: Lasting
+    yields: bool = False  # it may be stopped for an urgent task
 
 
 def ends_of(held: Sequence[Held]) -> tuple[float, ...]:
@@ -103,6 +109,16 @@ def share_of(tenant: int, held: Sequence[Held], capacity: Sequence[int]) -> floa
     return max((amount / whole for amount, whole in zip(amounts, capacity, strict=True) if whole), default=0.0)
 
 
+def to_come(per_s: float, luck: Luck) -> float:
+    """A rate that may lie behind one that was counted: after 100 tasks in a minute, 90 to 110 come in the next one.
+
+    On a fleet that is nearly full this decides: with 95 % of it asked for, a tenth more is a backlog that grows.
+    """
+    spread = 1 / math.sqrt(per_s * RATE_S + 1)
+    normal = sum(luck.random() for _ in range(12)) - 6
+    return per_s * math.exp(spread * normal - spread * spread / 2)
+
+
 @dataclass(frozen=True)
 class Rival:
     """A tenant: what waits of it (of the asking one: before the task), and how many come in a second."""
@@ -114,6 +130,7 @@ class Rival:
     due: int = 0  # of those that wait
     stretch: float = 1.0  # its share by its part of the fleet: one by its weight
     most: float = math.inf  # tasks it may hold
+    asks: Sequence[tuple[Need, int]] = ()  # needs of those that wait, and about how many have each; nothing: not known, as what runs
 
 
 @dataclass(frozen=True)
@@ -126,11 +143,13 @@ class Scene:
     capacity: tuple[int, ...]  # of the fleet
     held: Sequence[Held]
     rivals: Sequence[Rival]
-    slack_s: float = 0.0  # until it is due; until then later ones may overtake it
+    slack_s: float = 0.0  # until it is due; until then later ones may overtake it. Below zero: for how long it has been
+    lead_s: float = 0.0  # how long others that are due have been, at most
     level: float = 1.0  # a tenant that holds less goes first with what is due
     urgent: float = 0.0  # part of the tasks to come that are due at once
     due_first: bool = False  # at peak: what is due goes before what can wait, whoever holds more
     fill: float = 1.0  # what can wait takes the fleet up to here only
+    stops_s: float = math.inf  # until it may stop others: of an urgent task
 
     @functools.cached_property
     def flow(self) -> float:
@@ -187,12 +206,18 @@ class _Future:
         for free in self.free.values():
             for i, amount in enumerate(free):
                 self.used[i] -= max(amount, 0)
-        self.before = luck.random()  # how many of its tenant's tasks to come go before it
-        self.patience = 2 * max(scene.slack_s, PATIENT_S) * luck.random()  # of tasks of which it is not known
+        self.per_s = {rival.tenant: scene.flow * to_come(rival.per_s, luck) for rival in scene.rivals}
+        # How long others can wait at most is not known: so long that, of those that come now, any part may go before this one. It falls as
+        # its own time comes nearer.
+        self.patience = max(scene.slack_s + scene.lead_s, PATIENT_S) / max(luck.random(), RAREST)
         self.queues = {rival.tenant: _Queue(rival, rival.share, self._tasks(rival)) for rival in scene.rivals}
         self.own = self.queues[scene.tenant]
         self.events: list[tuple[float, int, int | None, int, Need]] = []  # (when, number, node or None for an arrival, tenant, need)
-        self.needs = {scene.need, *(one.need for one in scene.held)}
+        self.needs = {scene.need, *(one.need for one in scene.held), *(need for rival in scene.rivals for need, _ in rival.asks)}
+        self.before_it, self.given = len(self.own.tasks), 0  # of its tenant: what stood before it, and what began since
+        self.kept: int | None = None  # a node, for a large task
+        self.kept_for: Need = ()
+        self.took = 0.0  # what smaller ones got behind it
         self._number = 0
         for one in scene.held:
             self._event(one.lasting.rest(one.ran_s, luck), one.node, one.tenant, one.need)
@@ -202,24 +227,55 @@ class _Future:
             self._next_arrival(rival)
 
     def start(self) -> float:
+        """When it begins: by its place in the order, or in the room of one that is stopped for it."""
+        yields = self.scene.stops_s
+        if yields < math.inf and self.luck.random() >= YIELDS:
+            yields += self.luck.expovariate(1 / YIELDS_S)
+        if not any(one.yields for one in self.scene.held):
+            yields = math.inf
         for self.events_seen in range(MOST_EVENTS // FUTURES[0]):
             if self._hand_out():
                 return self.now + SOONEST_S * (1 + self.luck.random())
-            if not self.events:
-                return math.inf
+            if not self.events or self.events[0][0] > yields:
+                return yields + SOONEST_S * (1 + self.luck.random())
             self.now, _, node, tenant, need = heapq.heappop(self.events)
             if node is None:
                 self._arrive(self.queues[tenant])
             else:
                 self._hold(node, tenant, need, -1)
-        return 2 * self.now  # further than is looked: at least as long again
+        return self._further()
+
+    def _further(self) -> float:
+        """When it begins if all goes on as in the time that was looked at: those before it become fewer at the same pace, and once it is
+        due only urgent ones still pass it."""
+        before, slack, passed = len(self.own.tasks) + 1, max(self.scene.slack_s - self.now, 0.0), max(self.now, SOONEST_S)
+        fewer = (self.before_it + 1 - before) / passed
+        if fewer * slack >= before:
+            return self.now + before / fewer
+        pace = max(self.given, 1) / passed * max(1 - self.scene.urgent, 0.1)
+        return self.now + slack + (before - fewer * slack) / pace
 
     # What happens
 
     def _tasks(self, rival: Rival) -> list[_Task]:
-        longest = self.scene.slack_s if rival.tenant == self.scene.tenant else self.patience
-        dues = [0.0] * rival.due + sorted(self.luck.random() * longest for _ in range(rival.waiting - rival.due))
-        return [(due, self._need()) for due in dues]
+        longest = self.scene.slack_s if rival.tenant == self.scene.tenant else max(self.patience - self.scene.lead_s, 0.0)
+        last = min(longest, 0.0)  # when the last that is due was
+        dues = sorted(last - self.luck.random() * self.scene.lead_s for _ in range(rival.due))
+        dues += sorted(self.luck.random() * longest for _ in range(rival.waiting - rival.due))
+        return list(zip(dues, self._needs(rival, len(dues)), strict=True))
+
+    def _needs(self, rival: Rival, count: int) -> list[Need]:
+        """What those that wait ask for, in some order: among them are more large ones than among those that run."""
+        known = [need for need, some in rival.asks for _ in range(some)]
+        found = []
+        for _ in range(count):
+            if not known:
+                found.append(self._need())
+                continue
+            at = int(self.luck.random() * len(known))
+            known[at], known[-1] = known[-1], known[at]
+            found.append(known.pop())
+        return found
 
     def _need(self) -> Need:
         """What a task asks for of which nothing is known: as one that runs."""
@@ -231,19 +287,17 @@ class _Future:
         heapq.heappush(self.events, (self.now + after, self._number, node, tenant, need))
 
     def _next_arrival(self, rival: Rival) -> None:
-        if rival.per_s > 0:
-            self._event(self.luck.expovariate(rival.per_s * self.scene.flow), None, rival.tenant, ())
+        if (per_s := self.per_s[rival.tenant]) > 0:
+            self._event(self.luck.expovariate(per_s), None, rival.tenant, ())
 
     def _arrive(self, queue: _Queue) -> None:
         self._next_arrival(queue.rival)
         patience = 0.0 if self.luck.random() < self.scene.urgent else self.patience * self.luck.random()
         if queue is self.own:
-            left = self.scene.slack_s - self.now
-            if patience and self.luck.random() < self.before:
-                patience = left * self.luck.random()
+            left = self.scene.slack_s + self.scene.lead_s - self.now
             if patience >= left:
                 return  # it stands behind ours
-        insort(queue.tasks, (self.now + patience, self._need()))
+        insort(queue.tasks, (self.now + patience - self.scene.lead_s, self._need()))
 
     def _hold(self, node: int, tenant: int, need: Need, count: int) -> None:
         free, part, capacity = self.free.get(node), 0.0, self.scene.capacity
@@ -262,23 +316,53 @@ class _Future:
     def _hand_out(self) -> bool:
         """Give away what is free now, in order; whether the task itself was next."""
         while room := self._room():
-            order = sorted((self._rank(queue), tenant) for tenant, queue in self.queues.items() if queue.tasks or queue is self.own)
-            for _, tenant in order:
-                queue = self.queues[tenant]
-                at = self._first(queue, room) if queue.held < queue.rival.most else None
-                if at is None:
-                    continue
-                if at == len(queue.tasks):
-                    return True
-                need = queue.tasks.pop(at)[1]
-                self._begin(room[need][0], tenant, need)
-                break
-            else:
+            firsts = ((queue, self._first(queue, room)) for queue in self.queues.values())
+            ranked = [(self._rank(queue, at), queue.rival.tenant, at) for queue, at in firsts if at is not None]
+            if not ranked:
                 return False
+            _, tenant, at = min(ranked)
+            queue = self.queues[tenant]
+            if at == len(queue.tasks):
+                return True
+            need = queue.tasks.pop(at)[1]
+            self.given += queue is self.own
+            self._keep(need, room)
+            self._begin(room[need][0], tenant, need)
         return False
+
+    def _keep(self, given: Need, room: _Room) -> None:
+        """A node is kept for the first in the order that was passed by smaller ones which took as much as it asks for."""
+        if given == self.kept_for:
+            self.kept_for, self.kept, self.took = (), None, 0.0
+        if self.kept is not None:
+            return
+        short = min((found for queue in self.queues.values() if (found := self._short(queue, room)) is not None), default=None)
+        if short is None or (whole := self._part(short[1])) <= (part := self._part(given)):
+            return
+        self.took += part
+        if self.took >= whole:
+            self.kept_for = short[1]
+            self.kept = max(self.free, key=lambda node: min(self.free[node][i] / amount for i, amount in short[1]))
+
+    def _short(self, queue: _Queue, room: _Room) -> _Task | None:
+        """The first that is due, of a tenant below its part, and finds no room."""
+        if queue.share >= self.scene.level:
+            return None
+        for due, need in queue.tasks:
+            if due > self.now:
+                return None
+            if need not in room:
+                return (due, need)
+        own = queue is self.own and self.scene.slack_s <= self.now and self.scene.need not in room
+        return (self.scene.slack_s, self.scene.need) if own else None
+
+    def _part(self, need: Need) -> float:
+        return max((amount / whole for i, amount in need if (whole := self.scene.capacity[i])), default=0.0)
 
     def _first(self, queue: _Queue, room: _Room) -> int | None:
         """Which task of a rival there is room for; behind all of the own tenant's stands the task itself."""
+        if queue.held >= queue.rival.most:
+            return None
         for at, (due, need) in enumerate(queue.tasks):
             if (there := room.get(need)) is not None and (there[1] or due <= self.now):
                 return at
@@ -290,9 +374,12 @@ class _Future:
         lasting = self.scene.held[int(self.luck.random() * len(self.scene.held))].lasting
         self._event(lasting.rest(0.0, self.luck), node, tenant, need)
 
-    def _rank(self, queue: _Queue) -> tuple[bool, bool, float]:
-        due = (queue.tasks[0][0] if queue.tasks else self.scene.slack_s) <= self.now
-        return (not (due and queue.share < self.scene.level), not (due and self.scene.due_first), queue.share)
+    def _rank(self, queue: _Queue, at: int) -> tuple[int, float]:
+        """Where the task of a queue stands, as policy.placement has it."""
+        when = queue.tasks[at][0] if at < len(queue.tasks) else self.scene.slack_s
+        if when > self.now:
+            return (2, queue.share)
+        return (0, when) if queue.share < self.scene.level else (1 if self.scene.due_first else 2, queue.share)
 
     def _room(self) -> _Room:
         """The needs that find a node now, with the node, and whether also what can wait may have it."""
@@ -300,7 +387,7 @@ class _Future:
         fill, used, capacity = self.scene.fill, self.used, self.scene.capacity
         for need in self.needs:
             for node, free in self.free.items():
-                if all(free[i] >= amount for i, amount in need):
+                if (node != self.kept or need == self.kept_for) and all(free[i] >= amount for i, amount in need):
                     found[need] = (node, fill >= 1 or all(used[i] < fill * capacity[i] for i, _ in need))
                     break
         return found

@@ -8,9 +8,10 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.policy.forecast import Held, Lasting, Rival, Scene, foresee, share_of
+from headway.policy.forecast import RATE_S, Held, Lasting, Rival, Scene, foresee, share_of, to_come
 
 CPU = ((0, 1000),)
+LARGE = ((0, 2000),)
 HUNDRED = Lasting((100.0,) * 2000, 600.0)
 
 
@@ -99,15 +100,88 @@ def test_what_is_left_of_a_run_is_never_negative_and_within_its_cap_or_its_histo
     st.lists(st.tuples(st.integers(1, 3), st.floats(0, 100), times), min_size=1, max_size=6),
     st.integers(0, 5),
     st.floats(0, 2),
-    st.floats(0, 100),
+    st.floats(-100, 100),
+    st.tuples(st.floats(0, 100), st.booleans(), st.sampled_from((math.inf, 3.0))),
     st.integers(),
 )
 @settings(max_examples=30)
-def test_whatever_runs_the_interval_is_in_order_and_the_same_twice(runs, waiting, per_s, slack, seed):
-    held = [Held(1, tenant, CPU, ran, Lasting(known)) for tenant, ran, known in runs]
-    rivals = [Rival(tenant, waiting, per_s, share_of(tenant, held, (1000 * len(held),))) for tenant in (1, 2, 3)]
-    asked = scene(*held, cpus=len(held), rivals=rivals, slack_s=slack, urgent=0.2)
+def test_whatever_runs_the_interval_is_in_order_and_the_same_twice(runs, waiting, per_s, slack, more, seed):
+    lead, yields, stops = more
+    held = [Held(1, tenant, CPU, ran, Lasting(known), yields) for tenant, ran, known in runs]
+    asks = ((CPU, waiting // 2), (LARGE, waiting - waiting // 2))
+    rivals = [Rival(tenant, waiting, per_s, share_of(tenant, held, (1000 * len(held),)), asks=asks) for tenant in (1, 2, 3)]
+    asked = scene(*held, cpus=len(held), rivals=rivals, slack_s=slack, urgent=0.2, lead_s=lead, stops_s=stops, level=0.3)
     found = foresee(asked, random.Random(seed))
     assert found == foresee(asked, random.Random(seed))
     if found is not None:
         assert 0 <= found.low <= found.middle <= found.high < math.inf
+
+
+# What waits, what comes and who makes room
+
+@given(st.floats(0.05, 1000), st.integers())
+@settings(max_examples=20)
+def test_what_will_come_is_what_came_give_or_take_the_chance_that_was_in_the_count(per_s, seed):
+    luck = random.Random(seed)
+    drawn = sorted(to_come(per_s, luck) for _ in range(2000))
+    off = 1 / math.sqrt(per_s * RATE_S + 1)
+    assert abs(sum(drawn) / 2000 / per_s - 1) < 0.2 * off
+    assert drawn[100] < per_s * (1 - off), "one in twenty is further below"
+    assert drawn[1900] > per_s * (1 + off), "and one in twenty further above"
+    assert drawn[0] > 0
+
+
+@given(st.floats(0, 1e-300), st.integers())
+def test_of_a_rate_next_to_nothing_nothing_comes(per_s, seed):
+    found = foresee(scene(Held(1, 1, CPU, 30.0, HUNDRED), rivals=[Rival(1, 0, per_s, 1.0)]), random.Random(seed))
+    assert found is not None
+    assert round(found.middle) == 70
+
+
+def test_large_ones_before_it_that_find_no_room_do_not_hold_it_up():
+    held = [Held(1, 1, CPU, float(ran), HUNDRED) for ran in (90, 10)]
+    large, small = ([Rival(1, 1, 0.0, 1.0, asks=((need, 1),))] for need in (LARGE, CPU))
+    passes, behind = start(scene(*held, cpus=2, rivals=large)), start(scene(*held, cpus=2, rivals=small))
+    assert passes is not None
+    assert behind is not None
+    assert (round(passes.middle), round(behind.middle)) == (10, 90)
+
+
+def test_once_smaller_ones_took_as_much_behind_it_a_node_is_kept_for_a_large_one():
+    held = [Held(1, 2, CPU, ran, Lasting((10.0,) * 2000)) for ran in (0.0, 5.0)]
+    rivals = [Rival(1, 0, 0.0, 0.0), Rival(2, 100, 0.0, 1.0, asks=((CPU, 100),))]
+    found = start(scene(*held, cpus=2, need=LARGE, rivals=rivals, level=0.5))
+    assert found is not None
+    assert found.high < 40, "one of the hundred after the other would begin where one ends"
+
+
+def test_an_urgent_task_takes_the_room_of_one_that_may_be_stopped():
+    found = start(scene(Held(1, 2, CPU, 0.0, HUNDRED, yields=True), stops_s=3.0))
+    assert found is not None
+    assert 3 < found.low < found.middle < 10
+    nobody = start(scene(Held(1, 2, CPU, 0.0, HUNDRED), stops_s=3.0))
+    assert nobody is not None
+    assert round(nobody.middle) == 100
+
+
+def test_what_comes_with_less_time_still_passes_one_that_is_due_only_because_the_lead_is_long():
+    held = [Held(1, 1, CPU, float(n), Lasting((10.0,) * 2000)) for n in range(10)]
+    known = {"cpus": 10, "rivals": [Rival(1, 20, 0.8, 1.0, 20)], "urgent": 1.0, "lead_s": 600.0}
+    late, fresh = (start(scene(*held, slack_s=slack, **known)) for slack in (-599.0, -1.0))
+    assert late is not None
+    assert fresh is not None
+    assert late.middle < 30 < 50 < fresh.middle
+
+
+def test_further_than_is_looked_it_goes_on_as_in_the_time_before():
+    held = Held(1, 1, CPU, 0.0, Lasting((10.0,) * 2000))
+    rivals = [Rival(0, 0, 0.08, 0.0), Rival(1, 299, 0.0, 1.0, 299)]  # of equal shares the first is served
+    found = start(scene(held, rivals=rivals, level=0.0))
+    assert found is not None
+    assert 8_000 < found.middle < 25_000, "300 tasks of 10 s in a fifth of the fleet"
+
+
+def test_of_tasks_that_take_no_time_any_number_before_it_takes_next_to_none():
+    found = start(scene(Held(1, 1, CPU, 0.0, Lasting((1e-9,) * 20_000)), rivals=[Rival(1, 2000, 0.0, 1.0, 2000)]))
+    assert found is not None
+    assert found.middle < 5

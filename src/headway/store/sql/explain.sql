@@ -1,5 +1,6 @@
 -- name: ahead
--- Ready tasks of a tenant that go before this one, over all its shapes: each is read by the ready index alone, up to $5.
+-- Ready tasks of a tenant that go before one that stands at $2, by shape: each is read by the ready index alone, up to $5.
+-- Those of the shapes $6 stand as many seconds before their start_by as $7 says.
 with recursive found as (
     (select shape from task where state = 2 and tenant = $1 order by shape limit 1)
     union all
@@ -7,11 +8,13 @@ with recursive found as (
         select shape from task where state = 2 and tenant = $1 and shape > found.shape order by shape limit 1
     ) next
 )
-select coalesce(sum((
-    select count(*) from (
-        select 1 from task where state = 2 and tenant = $1 and shape = f.shape and (start_by, cap_ms, id) < ($2, $3, $4) limit $5
+select f.shape, (
+    select count(*)::int from (
+        select 1 from task where state = 2 and tenant = $1 and shape = f.shape and (start_by, cap_ms, id) < (
+            $2::timestamptz + make_interval(secs => coalesce(($7::float8[])[array_position($6::int[], f.shape)], 0)), $3, $4
+        ) limit $5
     ) x
-)), 0)::int from found f;
+) as count from found f;
 
 -- name: held
 -- What these nodes hold, and for how long it has run.
