@@ -72,7 +72,8 @@ class Asking(World):
             if task in self.waiting and task % self.every == 0 and self.now < self.until:
                 began = time.process_time()
                 one, _ = self.waiting[task]
-                self.said[task] = (one, self.now, foresee(self.scene(task), random.Random(task)))
+                scene = self.scene(task)
+                self.said[task] = (one, self.now, foresee(scene, random.Random(task)) if scene.small else None)
                 self.spent += time.process_time() - began
 
     def _begin(self, task: int, node: int, group: tuple[int, int]) -> Any:

@@ -21,7 +21,7 @@ from headway.policy.room import Need
 
 FUTURES = (12, 40)  # at least and at most
 MOST_RUNNING = 300  # with more, ends come so evenly that rates say the same at less cost
-MOST_BEFORE = 300
+MOST_BEFORE = 750  # with more, rates say it at less cost
 MOST_RIVALS = 50
 MOST_EVENTS = 6_000  # in all futures together: about a tenth of a second
 SOONEST_S = 0.05  # after an end: a report, a round of planning, the way to the agent
