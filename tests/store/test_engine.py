@@ -285,7 +285,7 @@ async def test_a_node_that_sends_heartbeats_is_not_lost(dsn):
         end = time.monotonic() + 4.0  # twice as long as it may be silent
         while time.monotonic() < end:
             reply = await agent.say(heartbeat=True, held=[(order.id, order.attempt)], wait_s=0.1)
-            assert reply.renewed
+            assert reply.renewed or reply.hold  # a database that takes long stores it late: the node is told to hold on
             assert not reply.lost
         assert await state_of(core, task) == State.LEASED
 
