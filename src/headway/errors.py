@@ -51,6 +51,10 @@ class HeadwayError(Exception):
         """What to do."""
         return self.hint
 
+    def __reduce__(self) -> Any:
+        """A pickle calls a class with its `args` alone; some of ours need more."""
+        return rebuilt, (type(self), self.args, vars(self))
+
     def at(self, word: str, position: int) -> Self:
         """The same error, saying which part of a request it is about: `task 3: ...`."""
         detail = f"{word} {position}: {self.detail}"
@@ -194,6 +198,13 @@ class TaskFailed(HeadwayError):
         self.type = type
         self.message = message
         self.traceback = traceback
+
+
+def rebuilt(kind: type[HeadwayError], args: tuple[Any, ...], state: dict[str, Any]) -> HeadwayError:
+    """An error out of a pickle."""
+    found = kind.__new__(kind, *args)
+    vars(found).update(state)
+    return found
 
 
 def _again(wait_s: float, hint: str | None) -> str | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import datetime
+import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -180,6 +182,69 @@ def test_a_future_that_has_not_begun_can_be_cancelled_and_a_running_one_cannot(h
     assert concurrent.futures.wait([waiting], timeout=SOON).done == {waiting}
     blocker.cancel()
     pool.shutdown()
+
+
+def test_a_future_fails_with_what_the_function_raised(hw: Client) -> None:
+    with Executor(hw) as pool:
+        for kind in (ValueError, errors.TaskFailed):
+            with pytest.raises(kind, match="ValueError: cannot do it") as failed:
+                pool.submit(jobs.broken, "it").result(SOON)
+        assert "jobs.py" in failed.value.traceback
+        with pytest.raises(jobs.Odd) as odd:
+            pool.submit(jobs.raises_its_own, 3).result(SOON)
+        assert isinstance(odd.value, LookupError)
+        again = pickle.loads(pickle.dumps(odd.value))
+        assert (type(again), str(again)) == (errors.TaskFailed, str(odd.value))
+
+
+def test_shutdown_cancels_what_has_not_begun_sent_or_not(hw: Client) -> None:
+    blocker = hw.submit(command="sleep 1000")
+    pool = Executor(hw, after=[blocker.id])
+    futures = [pool.submit(jobs.plain, i) for i in range(100)]
+    pool.shutdown(cancel_futures=True)
+    assert all(future.cancelled() for future in futures)
+    blocker.cancel()
+
+
+def test_who_leaves_a_map_early_cancels_the_rest(hw: Client) -> None:
+    blocker = hw.submit(command="sleep 1000")
+    pool = Executor(hw, after=[blocker.id], labels={"map": "left"})
+    with pytest.raises(TimeoutError):
+        next(pool.map(jobs.plain, range(20), timeout=0.1))
+    assert not pool.store()
+    assert {task.state for task in hw.iterate(label="map=left")} <= {"cancelled"}
+    blocker.cancel()
+
+
+def test_closing_the_client_ends_every_future(found: None) -> None:
+    client = Client()
+    blocker = client.submit(command="sleep 1000")
+    pool = Executor(client, after=[blocker.id])
+    stored = pool.submit(jobs.plain, 1)
+    assert pool.store() == []
+    last = pool.submit(jobs.plain, 2)
+    client.close()
+    assert concurrent.futures.wait([stored, last], timeout=SOON).not_done == set()
+    with pytest.raises(ConnectionError, match="closed"):
+        stored.result()
+    pool.shutdown()
+    with Client() as other:
+        other.cancel(blocker.id)
+
+
+def test_a_program_that_ends_has_stored_what_it_submitted(hw: Client, data_dir: Path, tmp_path: Path) -> None:
+    script = tmp_path / "leaves.py"
+    script.write_text(
+        "from headway import Executor\nfrom tests.unit import client_jobs as jobs\n"
+        "pool = Executor(labels={'left': 'behind'})\n"
+        "for i in range(300):\n    pool.submit(jobs.plain, i)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, str(script)], check=True, timeout=60, env=environment)
+    assert sum(1 for _ in hw.iterate(label="left=behind")) == 300
+    nowhere = {**environment, "HEADWAY_URL": "http://127.0.0.1:9", "HEADWAY_TOKEN": "hw_x"}
+    said = subprocess.run([sys.executable, str(script)], timeout=60, env=nowhere, capture_output=True, text=True)
+    assert "300 calls were not submitted: http://127.0.0.1:9" in said.stderr
 
 
 def test_a_function_of_a_script_runs_with_the_classes_of_the_script(found: None, tmp_path: Path) -> None:

@@ -108,3 +108,9 @@ def test_doctor_fails_on_a_database_it_cannot_reach_and_on_a_server_that_does_no
     assert said.returncode == 1
     assert (checks["database"]["state"], checks["server"]["state"]) == ("fail", "fail")
     assert url in checks["server"]["found"]
+
+
+def test_doctor_repeats_no_half_of_a_password(folder: Path) -> None:
+    said = headway(folder, "doctor", "--database", "postgresql://u:half/other@127.0.0.1:9/none")
+    assert "its parts are not where they belong" in said.stdout
+    assert "half" not in said.stdout + said.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 
 import pytest
@@ -260,8 +261,9 @@ async def test_a_new_reaper_waits_while_a_server_that_is_cut_off_may_tell_its_ag
         async with core.database.cold() as connection:
             await connection.execute(
                 "insert into server (boot, name, url, number, version, alone, seen_at) "
-                "values ('a', 'a', $1, 9, 'x', true, clock_timestamp() - interval '9 seconds')",
+                "values ('a', $2, $1, 9, 'x', true, clock_timestamp() - interval '9 seconds')",
                 url,
+                socket.gethostname(),
             )
             await connection.execute("update duty set epoch = epoch + 1 where name = 'reaper'")
         core.leader.epochs["reaper"] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 
 import asyncpg
 import pytest
@@ -112,6 +113,32 @@ async def test_a_server_older_than_supported_is_refused_before_anything_is_made(
     with pytest.raises(ConfigError, match="too old"):
         await migrate(empty_dsn)
     assert await fetch(empty_dsn, "select 1 from pg_namespace where nspname = 'headway'") == []
+
+
+async def test_who_owns_the_schema_needs_no_right_to_make_one(empty_dsn):
+    """As an administrator gives it out: `create schema headway authorization app`, and nothing else in the database."""
+    role = f"app_{secrets.token_hex(4)}"
+    connection = await asyncpg.connect(empty_dsn)
+    try:
+        await connection.execute(f"create role {role}; create schema headway authorization {role}; set role {role}")
+        assert await migrations.migrate_on(connection) == [name for name, _ in files()]
+        await connection.execute("reset role")
+        assert await connection.fetch("select distinct tableowner from pg_tables where schemaname = 'headway'") == [(role,)]
+    finally:
+        await connection.execute(f"reset role; drop owned by {role} cascade; drop role {role}")
+        await connection.close()
+
+
+async def test_a_database_that_a_newer_headway_has_used_is_told(empty_dsn, monkeypatch):
+    known = files()
+    monkeypatch.setattr(migrations, "files", lambda: [*known, ("9999_more", "create table more (id int)")])
+    await migrate(empty_dsn)
+    monkeypatch.setattr(migrations, "files", lambda: known)
+    told: list[dict] = []
+    monkeypatch.setattr(migrations, "log", lambda event, **fields: told.append({"event": event, **fields}))
+    assert await migrate(empty_dsn) == []
+    assert [(one["event"], one["migrations"]) for one in told] == [("database.newer", "9999_more")]
+    assert (await status(empty_dsn))[-1] == ("9999_more", True)
 
 
 # Rows that contradict their state

@@ -43,6 +43,15 @@ def broken(text: str) -> None:
     raise ValueError(f"cannot do {text}")
 
 
+class Odd(LookupError):
+    def __init__(self, number: int, *, base: int) -> None:
+        super().__init__(f"{number} is odd in base {base}")
+
+
+def raises_its_own(number: int) -> None:
+    raise Odd(number, base=10)
+
+
 runs: list[int] = []
 
 

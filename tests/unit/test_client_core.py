@@ -244,6 +244,60 @@ async def test_an_event_stream_goes_on_behind_the_last_event_after_a_loss() -> N
     assert [request.headers.get("last-event-id") for request in server.requests] == [None, "2", "4"]
 
 
+async def test_events_go_on_at_another_server_when_one_goes_away() -> None:
+    def telling(number: int) -> Any:
+        async def stream(request: Request, writer: asyncio.StreamWriter) -> None:
+            data = {"id": str(number), "kind": "task.succeeded", "tenant": "t", "at": MOMENT}
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + f"data: {json.dumps(data)}\n\n".encode())
+            await writer.drain()
+            writer.close()
+
+        return stream
+
+    async with serving(telling(2)) as second:
+        async with serving(telling(1)) as first:
+            client = AsyncClient(f"{first.url},{second.url}", TOKEN, patience=5.0)
+            events = client.events()
+            assert (await anext(events)).id == "1"
+        assert (await anext(events)).id == "2"  # the first has gone for good
+        await events.aclose()
+        await client.close()
+
+
+async def test_followed_output_goes_on_behind_its_last_piece_when_the_server_comes_back() -> None:
+    entry = {"attempt": 1, "stream": "stdout", "at": MOMENT}
+    lines = [json.dumps({**entry, "text": f"{n}\n", "sequence": n}).encode() + b"\n" for n in (4, 7, 9)]
+    tries = itertools.count()
+
+    async def answer(request: Request, writer: asyncio.StreamWriter) -> None:
+        match next(tries):
+            case 0:  # before anything is written
+                writer.close()
+            case 1:
+                writer.write(reply(200, b"".join(lines), content_type="application/x-ndjson")[: -len(lines[2])])
+                await writer.drain()
+                writer.close()
+            case _:
+                writer.write(reply(200, lines[2], content_type="application/x-ndjson"))
+
+    async with serving(answer) as server, AsyncClient(server.url, TOKEN) as client:
+        assert [piece.text async for piece in client.logs(5, follow=True)] == ["4\n", "7\n", "9\n"]
+    asked = [parse_qs(urlsplit(request.path).query).get("after") for request in server.requests]
+    assert asked == [None, None, ["1-7"]]
+
+
+async def test_output_that_is_not_followed_is_told_to_be_torn() -> None:
+    async def torn(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with serving(torn) as server, AsyncClient(server.url, TOKEN) as client:
+        with pytest.raises(ConnectionError):
+            [piece async for piece in client.logs(5)]
+    assert len(server.requests) == 1
+
+
 def test_logs_come_line_by_line_through_the_blocking_client() -> None:
     lines = "".join(json.dumps({"attempt": 1, "stream": "stdout", "at": MOMENT, "text": text}) + "\n" for text in ("one", "two"))
     with (

@@ -172,6 +172,17 @@ def test_a_closed_client_says_so() -> None:
         client.stats()
 
 
+async def test_a_closed_async_client_opens_nothing_again() -> None:
+    async with serving(routes({"POST /v1/tasks": lambda r: accepted()})) as server:
+        async with AsyncClient(server.url, TOKEN) as client:
+            handle = await client.submit(command="true")
+        await client.close()
+        for call in (client.submit(command="true"), handle.wait(), anext(aiter(client.events())), anext(aiter(handle.logs()))):
+            with pytest.raises(RuntimeError, match="this AsyncClient is closed: make a new one"):
+                await call
+    assert len(server.requests) == 1
+
+
 async def test_waiting_for_a_task_that_does_not_exist_ends_at_once() -> None:
     unknown = routes({"GET /v1/tasks/123": lambda r: problem(404, "not_found")})
     async with serving(unknown) as server, AsyncClient(server.url, TOKEN) as client:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 
 import pytest
 
@@ -34,6 +35,15 @@ def test_every_error_can_be_placed_in_a_request(kind: type[HeadwayError]) -> Non
         assert str(placed) == f"task 3: {error}"
         assert placed.extra == {**error.extra, "task": 3}
         assert "task" not in error.extra
+
+
+@pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
+def test_every_error_passes_through_a_pickle(kind: type[HeadwayError]) -> None:
+    """In a pool of processes an error that cannot be read back breaks the pool."""
+    error = made(kind)
+    error.add_note("on node a")
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), vars(again)) == (kind, str(error), vars(error))
 
 
 def test_what_an_error_carries_goes_with_it() -> None:

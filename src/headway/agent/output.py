@@ -89,12 +89,17 @@ class Capture:
         self._tail_size = 0
         self._cut = 0
         self._line = b""  # of stdout, unfinished, when it may become a progress line
+        self._begun: dict[int, bytes] = {}  # by stream: a character of which only the first bytes have come
         self.stderr_tail = b""
 
     def feed(self, stream: int, data: bytes, at_ms: int) -> tuple[list[Output], Progress | None]:
         """What to ship now, and the last progress said in it."""
         if self.mask:
             data = self.mask.hide(stream, data)
+        if stream in self._begun:
+            data = self._begun.pop(stream) + data
+        if (whole := whole_characters(data)) < len(data):
+            data, self._begun[stream] = data[:whole], data[whole:]
         return self._feed(stream, data, at_ms)
 
     def _feed(self, stream: int, data: bytes, at_ms: int) -> tuple[list[Output], Progress | None]:
@@ -107,17 +112,19 @@ class Capture:
             self._spool.write(data)
         if stream == STDERR:
             self.stderr_tail = (self.stderr_tail + data)[-LINE:]
-        room = self._half - self._shipped
-        ready, rest = data[:room] if room > 0 else b"", data[room:] if room > 0 else data
-        if rest:
+        room = max(self._half - self._shipped, 0)
+        ready = data if len(data) <= room else data[: whole_characters(data[:room])]
+        shipped = noted + self._pieces(stream, ready, at_ms)
+        if rest := data[len(ready) :]:
+            self._shipped = max(self._shipped, self._half)  # what comes now stays behind what is kept
             self._keep(stream, rest, at_ms)
-        return noted + self._pieces(stream, ready, at_ms), progress
+        return shipped, progress
 
     def close(self, at_ms: int) -> list[Output]:
         """The kept end, with a line for what was cut before it."""
         found: list[Output] = []
-        for stream in (STDOUT, STDERR) if self.mask else ():
-            found += self._feed(stream, self.mask.rest(stream), at_ms)[0]
+        for stream in (STDOUT, STDERR) if self.mask or self._begun else ():
+            found += self._feed(stream, self._begun.pop(stream, b"") + self.mask.rest(stream), at_ms)[0]
         if self._cut:
             found += self._pieces(STDERR, f"\n[headway: {self._cut} bytes of output were cut here]\n".encode(), at_ms)
         for stream, at, data in self._tail:
@@ -132,10 +139,12 @@ class Capture:
 
     def _pieces(self, stream: int, data: bytes, at_ms: int) -> list[Output]:
         found = []
-        for at in range(0, len(data), PIECE):
-            self._sequence += 1
-            found.append(Output(self.task, self.attempt, self._sequence, stream, at_ms, data[at : at + PIECE]))
         self._shipped += len(data)
+        while data:
+            size = len(data) if len(data) <= PIECE else whole_characters(data[:PIECE])
+            self._sequence += 1
+            found.append(Output(self.task, self.attempt, self._sequence, stream, at_ms, data[:size]))
+            data = data[size:]
         return found
 
     def _keep(self, stream: int, data: bytes, at_ms: int) -> None:
@@ -159,6 +168,17 @@ class Capture:
         whole, newline, last = text.rpartition(b"\n")
         self._line = last if len(last) <= LINE and _PREFIX.startswith(last[: len(_PREFIX)]) else b""
         return parse_progress(self.task, self.attempt, whole) if newline else None
+
+
+def whole_characters(data: bytes) -> int:
+    """How many bytes come before a character of UTF-8 that is only begun at the end: each piece is read as text by itself."""
+    for back in range(1, min(3, len(data)) + 1):
+        byte = data[-back]
+        if byte < 0x80:
+            break
+        if byte >= 0xC0:  # the first of two, three or four bytes
+            return len(data) - back if back < 2 + (byte >= 0xE0) + (byte >= 0xF0) else len(data)
+    return len(data)
 
 
 def parse_progress(task: int, attempt: int, text: bytes) -> Progress | None:

@@ -109,10 +109,14 @@ async def _database(settings: Settings) -> AsyncIterator[Check]:
         return
     import asyncpg
 
+    from headway.errors import HeadwayError
+    from headway.store.unreached import in_our_words
+
     try:
-        connection = await asyncpg.connect(settings.database, timeout=5)
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
-        yield Check("database", "fail", f"not reachable: {error or type(error).__name__}", "check the URL, and that it runs")
+        with in_our_words(settings.database):
+            connection = await asyncpg.connect(settings.database, timeout=5)
+    except HeadwayError as error:
+        yield Check("database", "fail", error.detail, error.hint or "")
         return
     try:
         async for one in _look_at(connection):

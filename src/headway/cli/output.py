@@ -88,14 +88,13 @@ async def written_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[LogLine]:
         yield entry
 
 
-def position(piece: bytes) -> str:
+def position(piece: bytes) -> str | None:
     """Where a piece stands in the output of its task, as `after` takes it."""
     import msgspec
 
     from headway.wire.views.tasks import LogLine
 
-    entry = msgspec.json.decode(piece, type=LogLine)
-    return f"{entry.attempt}-{entry.sequence}"
+    return msgspec.json.decode(piece, type=LogLine).position
 
 
 def _stamp(entry: LogLine) -> str:

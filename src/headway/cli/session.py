@@ -133,14 +133,23 @@ class Server:
                 continue
         return False
 
-    async def lines(self, path: str, *, behind: Callable[[bytes], str] | None = None, **query: Any) -> AsyncIterator[bytes]:
+    async def lines(
+        self, path: str, *, behind: Callable[[bytes], str | None] | None = None, **query: Any
+    ) -> AsyncIterator[bytes]:
         """The lines of a streamed answer, as they come. When the server goes away and `behind` tells the position of a line, it is
-        asked for what comes after the last one. (Lines that were passed over by their number were others where output was missing.)"""
-        last, patience = None, Patience(behind is not None)
+        asked for what comes after the last one. An older server tells no positions: as many lines as came are then passed over."""
+        last: bytes | None = None
+        came, patience = 0, Patience(behind is not None)
         while True:
+            after = behind(last) if last is not None and behind is not None else None
+            passed = came if after is None else 0
             try:
-                async for line in self._lines(path, query if last is None or behind is None else {**query, "after": behind(last)}):
-                    last, patience = line, Patience(behind is not None)
+                async for line in self._lines(path, {**query, "after": after}):
+                    patience = Patience(behind is not None)
+                    if passed:
+                        passed -= 1
+                        continue
+                    last, came = line, came + 1
                     yield line
                 return
             except Unavailable:

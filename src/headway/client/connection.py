@@ -33,6 +33,7 @@ class Connection:
         self._servers = [Http(url, token=token, tls_ca=tls_ca) for url in urls]
         self._at = 0
         self._met = False
+        self._closed = False
         self.patience = patience
 
     @property
@@ -69,12 +70,13 @@ class Connection:
         again = method == "GET" if repeatable is None else repeatable
         attempt = Patience(self.patience)
         while True:
+            self._check_open()
             try:
                 response = await self._servers[self._at].request(
                     method, target, body=body, headers=headers, timeout=timeout, idempotent=again
                 )
             except ConnectionError as error:
-                await self._after_loss(error, attempt, again=again)
+                await self.after_loss(error, attempt, again=again)
                 continue
             self._met = True
             if response.status < 400:
@@ -82,7 +84,9 @@ class Connection:
             await _after_refusal(response, attempt, again=again)
 
     async def lines(self, path: str, query: Mapping[str, Any] | None = None, **headers: str) -> AsyncIterator[bytes]:
-        """The lines of a streamed answer as they come. Nothing is tried again: only the caller knows where it was."""
+        """The lines of a streamed answer as they come. Nothing is tried again: only the caller knows where it was, and
+        tells it to `after_loss`."""
+        self._check_open()
         server = self._servers[self._at]
         async with server.stream("GET", with_query(path, query), headers=headers) as (response, pieces):
             self._met = True
@@ -98,11 +102,18 @@ class Connection:
                 yield rest
 
     async def close(self) -> None:
+        self._closed = True
         for server in self._servers:
             await server.close()
 
-    async def _after_loss(self, error: ConnectionError, attempt: Patience, *, again: bool) -> None:
-        """Wait for the next try, or give up: at once if nobody ever answered, for then the address is likely wrong."""
+    def _check_open(self) -> None:
+        """A closed one would open connections again that nobody closes."""
+        if self._closed:
+            raise RuntimeError("this AsyncClient is closed: make a new one")
+
+    async def after_loss(self, error: Exception, attempt: Patience, *, again: bool) -> None:
+        """Wait for the next try, at the next server, or give up: at once if nobody ever answered, for then the address is likely
+        wrong."""
         unheard = isinstance(error, NotSent) and not self._met and len(self._servers) == 1
         if unheard or not (again or isinstance(error, NotSent)):
             raise error

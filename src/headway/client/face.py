@@ -62,8 +62,14 @@ class LoopThread:
             return "a callback in the client's own thread cannot wait for it: use another thread"
         return None
 
+    @property
+    def is_open(self) -> bool:
+        return self._thread.is_alive()
+
     def stop(self) -> None:
+        """Whatever is under way is cancelled first: who waits for it in another thread would wait for ever."""
         if self._thread.is_alive():
+            self.run(_cancel_others())
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
             self.loop.close()
@@ -299,6 +305,13 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for each in others:
+        each.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 async def _next(items: AsyncIterator[R]) -> R:

@@ -77,4 +77,4 @@ class FleetCalls(Calls):
                 trouble: Exception = ConnectionError("the server ended the stream of events")
             except (ConnectionError, TimeoutError, Unavailable) as error:
                 trouble = error
-            await patience.pause(trouble)
+            await self._to.after_loss(trouble, patience, again=True)

@@ -6,12 +6,13 @@ import base64
 import concurrent.futures
 import io
 import pickle
+import sys
 from typing import Any
 
 import msgspec
 
 from headway.client.calling import SCRIPT
-from headway.errors import HeadwayError, TaskFailed
+from headway.errors import HeadwayError, TaskFailed, rebuilt
 from headway.wire.views.tasks import TaskView
 
 _ENDED = {"cancelled": "was cancelled", "skipped": "was skipped", "expired": "expired"}
@@ -51,6 +52,39 @@ def failure(view: TaskView) -> TaskFailed:
     if error and error.traceback:
         failed.add_note(f"on node {view.node or 'unknown'}, attempt {view.attempt}:\n{error.traceback.rstrip()}")
     return failed
+
+
+def as_raised(failed: TaskFailed) -> TaskFailed:
+    """The same failure as one that is also of the class which the function raised: who waits for a future of the standard library
+    catches that. Only of a class that is loaded here, for nobody else can name it."""
+    kind = _loaded(failed.type)
+    if kind is None:
+        return failed
+    try:
+        both: type[TaskFailed] = type(kind.__name__, (TaskFailed, kind), {"__reduce__": _plainly, "__module__": kind.__module__})
+        found = both.__new__(both, failed.detail)
+    except TypeError:  # a class that others cannot stand beside
+        return failed
+    vars(found).update(vars(failed))
+    found.args = failed.args
+    return found
+
+
+def _loaded(name: str) -> type[Exception] | None:
+    """The class that a runner calls so."""
+    for split in range(len(parts := name.split(".")), 0, -1):
+        module, path = ".".join(parts[: split - 1]) or "builtins", parts[split - 1 :]
+        found: Any = sys.modules.get("__main__" if module.startswith(SCRIPT) else module)
+        for part in path:
+            found = getattr(found, part, None)
+        if isinstance(found, type) and issubclass(found, Exception):
+            return None if issubclass(found, StopIteration) else found  # no future can hold that one
+    return None
+
+
+def _plainly(failed: TaskFailed) -> Any:
+    """Pickled, it is a TaskFailed: the class was made here."""
+    return rebuilt, (TaskFailed, failed.args, vars(failed))
 
 
 def _as(found: Any, kind: Any) -> Any:

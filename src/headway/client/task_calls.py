@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from headway.client.calls import BULK_TIMEOUT, Calls, encode, segment, task_path
-from headway.client.connection import with_query
+from headway.client.connection import Patience, with_query
+from headway.errors import Unavailable
 from headway.wire.views.answers import Changed
 from headway.wire.views.tasks import AttemptView, DeadGroup, LogLine, Page, TaskView
 
@@ -46,11 +47,21 @@ class TaskCalls(Calls):
     async def logs(
         self, task_id: str | int, *, follow: bool = False, attempt: int | None = None, stream: str | None = None
     ) -> AsyncIterator[LogLine]:
-        """The output of a task, line by line; with `follow` until it ends."""
+        """The output of a task as it was written, in pieces; with `follow` until it ends, also when the server restarts meanwhile."""
         query = {"follow": int(follow), "attempt": attempt, "stream": stream}
-        async for line in self._to.lines(task_path(task_id, "logs"), query):
-            if line:
-                yield msgspec.json.decode(line, type=LogLine)
+        after, came, patience = None, False, Patience(self._to.patience)
+        while True:
+            try:
+                async for line in self._to.lines(task_path(task_id, "logs"), {**query, "after": after}):
+                    if line:
+                        entry = msgspec.json.decode(line, type=LogLine)
+                        after, came, patience = entry.position, True, Patience(self._to.patience)
+                        yield entry
+                return
+            except (ConnectionError, TimeoutError, Unavailable) as error:
+                if came and after is None:
+                    raise
+                await self._to.after_loss(error, patience, again=follow)
 
     async def cancel(self, task_id: str | int) -> TaskView:
         """Ask for the end of a task. One that runs ends a little later: wait for it to know."""

@@ -163,7 +163,10 @@ class Core:
         self.promises = Promises(database, self.outlook, self.fleet, self.scenes, clock)
         self.queue_views = QueueViews(database, clock, self.definitions, self.queues, self.outlook)
         self.notifier = Notifier(database, holder, bus, self.planner, self.exchanges, self.tenants)
-        self.explaining = Explaining(database, clock, self.definitions, self.queues, self.fleet, self.planner, self.outlook, self.scenes)
+        self.explaining = Explaining(
+            database, clock, self.definitions, self.queues, self.fleet, self.planner, self.outlook, self.scenes,
+            self.settings.fence_s, self.settings.lost_s,
+        )  # fmt: skip
         self.reserving = Reserving(self.planner, self.scenes, clock)
         self.impossible = Impossible(
             database, self.leader, bus, self.fleet, self.planner, self.definitions, self.settings.impossible_s

@@ -38,6 +38,7 @@ SLOWEST = 0.001  # tasks a second: a tenant with fewer is no rival
 _AHEAD = query("explain.ahead")
 _BLOCKERS = query("explain.blockers")
 _LIST_DUE = query("explain.list_due")
+_SILENCE = query("explain.silence")
 _BENEFICIARY = query("preemption.of")
 _ALLOCATED = query("task.allocated")
 _HELD = query("queue.held_by_tenant")
@@ -55,6 +56,8 @@ class Explaining:
     planner: Planner
     outlook: Outlook
     scenes: Scenes
+    fence_s: float
+    lost_s: float
 
     async def explain(self, row: Any) -> Explanation:
         """Why the task of this row (of the view of all tasks) is where it is."""
@@ -66,11 +69,15 @@ class Explaining:
             async with self.database.cold() as connection:
                 pauses = await connection.fetch(_PAUSES, row["id"], row["attempt"])
             paused_s = stood_still(((one["stopped"], one["done_at"]) for one in pauses), row["ended_at"] or now)
-        times = spent(created, eligible, row["leased_at"], row["started_at"], row["ended_at"], now, paused_s=paused_s)
+        times = spent(
+            created, eligible, row["leased_at"], row["started_at"], row["ended_at"], now,
+            paused_s=paused_s, earlier_s=await self._earlier_s(row) if row["attempt"] else 0.0,
+        )  # fmt: skip
         found = Explanation(str(row["id"]), state.word, "", spent=times)
         if state in (State.LEASED, State.RUNNING) or state.final:
-            await self._add_attempts(row, found)
             found.summary = _summary(row, state, times)
+            if not state.final:
+                await self._add_silence(row, found)
             return found
         plan = await self.outlook.read()
         facts = await self._facts(row, state, plan)
@@ -203,13 +210,21 @@ class Explaining:
                 rooms[node].kept = Kept(self.definitions.shapes[kept.shape], kept.task)
         return list(rooms.values())
 
-    async def _add_attempts(self, row: Any, found: Explanation) -> None:
+    async def _earlier_s(self, row: Any) -> float:
         """The time earlier attempts took."""
         async with self.database.cold() as connection:
             earlier = await connection.fetch(_ATTEMPTS, row["id"])
         spans = [r["ended_at"] - r["started_at"] for r in earlier if r["started_at"] is not None and r["ended_at"] is not None]
-        if spans:
-            found.spent["in earlier attempts"] = sum(span.total_seconds() for span in spans)
+        return math.fsum(span.total_seconds() for span in spans)
+
+    async def _add_silence(self, row: Any, found: Explanation) -> None:
+        """A node that stopped answering may have ended what it holds already: that it runs there is no longer known."""
+        async with self.database.cold() as connection:
+            silent_s = await connection.fetchval(_SILENCE, row["node"])
+        if silent_s is not None and silent_s >= self.fence_s:
+            text = f"node {row['node_name']} has not answered for {silent_s:.1f} s"
+            found.reasons = [Reason("silent_node", text, f"it answers again, or is lost after {self.lost_s:g} s and another runs the task")]
+            found.summary = f"{text}; {found.summary}"
 
 
 def _fill(found: Explanation, answer: Answer, facts: Facts) -> None:

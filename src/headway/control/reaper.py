@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import ipaddress
+import socket
 import time
 import urllib.parse
 from collections.abc import Callable
@@ -71,7 +73,7 @@ class Reaper:
         if self._cautious:
             async with self.database.hot() as connection:
                 holders = await connection.fetch(_HOLDERS, self.holder, self.hold_s + self.lost_s, self.leader.lease_s * 0.8)
-            self._cautious = any([await _may_live(row["url"], self.own_url()) for row in holders])
+            self._cautious = any([await may_live(row["name"], row["url"], self.own_url()) for row in holders])
         return self._cautious
 
     async def _lose(self, silent: dict[int, datetime.datetime], stragglers: list[int]) -> None:
@@ -95,11 +97,18 @@ class Reaper:
         tell(self.bus, effects)
 
 
-async def _may_live(url: str, own_url: str) -> bool:
-    """Whether a silent server may still be running: only a refused connection, or our own address, proves that it is not."""
-    if url == own_url:
-        return False
+async def may_live(machine: str, url: str, own_url: str) -> bool:
+    """Whether a silent server may still be running: only a refused connection, or our own address, proves that it is not.
+
+    A server that listens on all addresses, or on loopback, has told one that is its own on every machine: from another one it says
+    nothing, and what answers or refuses there is somebody else.
+    """
     parts = urllib.parse.urlsplit(url)
+    is_here = machine == socket.gethostname()
+    if is_here and url == own_url:
+        return False
+    if not is_here and _is_everywhere(parts.hostname or ""):
+        return True
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(parts.hostname, parts.port), 1.0)
     except ConnectionRefusedError:
@@ -108,6 +117,14 @@ async def _may_live(url: str, own_url: str) -> bool:
         return True
     writer.close()
     return True
+
+
+def _is_everywhere(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host in ("", "localhost")
+    return address.is_unspecified or address.is_loopback
 
 
 async def lose_tasks(connection: Connection, node: int, name: str, definitions: Definitions, effects: Effects) -> int:

@@ -63,7 +63,8 @@ class Up:
             keep_token(self.folder / "token", "admin")
             agent_token = keep_token(self.folder / "agent-token", "agent")
             settings = await self._with_database(ends)
-            server, url = await self._start_server(settings, ends)
+            server, listens = await self._start_server(settings, ends)
+            url = here(listens)
             self.agent = AgentProcess(self.settings, url=url, token=agent_token)
             ends.push_async_callback(self._end_agent)
             self.agent.start()
@@ -204,6 +205,11 @@ def check_port(settings: Settings) -> None:
                 hint="choose another address with --host",
                 where=settings.sources.get("host", "--host"),
             ) from error
+
+
+def here(url: str) -> str:
+    """The address of a server that listens on all of them, as this machine calls it; certificates name it, but not 0.0.0.0."""
+    return url.replace("//0.0.0.0:", "//127.0.0.1:", 1).replace("//[::]:", "//[::1]:", 1)
 
 
 def welcome(settings: Settings, url: str) -> str:

@@ -218,9 +218,11 @@ def spent(
     now: datetime.datetime,
     *,
     paused_s: float = 0.0,
+    earlier_s: float = 0.0,
 ) -> dict[str, float]:
     """Where the time of a task went until now, in seconds, by what it did: only what has happened. One that waits for others is not
-    eligible yet (None). `paused_s` of the time since it started it stood still."""
+    eligible yet (None). `paused_s` of the time since it started it stood still; `earlier_s` of the time before it could run it ran, in
+    earlier attempts."""
     found: dict[str, float] = {}
     steps = (
         ("before it could run", created, eligible),
@@ -234,6 +236,9 @@ def spent(
         found[word] = max((min(until or now, now) - since).total_seconds(), 0.0)
         if until is None:
             break
+    if earlier_s > 0:
+        found["before it could run"] = max(found.get("before it could run", 0.0) - earlier_s, 0.0)
+        found["in earlier attempts"] = earlier_s
     if paused_s > 0 and "running" in found:
         found["paused"] = min(paused_s, found["running"])
         found["running"] -= found["paused"]

@@ -13,6 +13,7 @@ from typing import Any
 import asyncpg
 
 from headway.errors import ConfigError
+from headway.logs import log
 from headway.store.unreached import in_our_words
 
 SCHEMA = "headway"
@@ -38,12 +39,15 @@ async def migrate(dsn: str) -> list[str]:
 
 
 async def migrate_on(connection: Any) -> list[str]:
-    if connection.get_server_pid() and (version := await connection.fetchval("show server_version_num")) and int(version) < OLDEST:
+    if int(await connection.fetchval("show server_version_num")) < OLDEST:
+        version = await connection.fetchval("show server_version")
         raise ConfigError(f"PostgreSQL {version} is too old", hint="Headway needs PostgreSQL 15 or newer")
     done: list[str] = []
     await connection.execute("select pg_advisory_lock($1)", _LOCK)
     try:
-        await connection.execute(f"create schema if not exists {SCHEMA}")
+        # Even with "if not exists" PostgreSQL asks for the right to make one, which the owner of this one need not have.
+        if not await connection.fetchval("select to_regnamespace($1) is not null", SCHEMA):
+            await connection.execute(f"create schema {SCHEMA}")
         await connection.execute(
             f"create table if not exists {SCHEMA}.migration "
             "(name text primary key, hash text not null, applied_at timestamptz not null default clock_timestamp())"
@@ -63,13 +67,15 @@ async def migrate_on(connection: Any) -> list[str]:
                 await connection.execute(sql)
                 await connection.execute(f"insert into {SCHEMA}.migration (name, hash) values ($1, $2)", name, digest)
             done.append(name)
+        if newer := sorted(applied.keys() - {name for name, _ in files()}):
+            log("database.newer", level="warning", migrations=",".join(newer), hint="a newer Headway has used it: upgrade this one too")
     finally:
         await connection.execute("select pg_advisory_unlock($1)", _LOCK)
     return done
 
 
 async def status(dsn: str) -> list[tuple[str, bool]]:
-    """Every known migration and whether this database has it."""
+    """Every migration, those too that only a newer Headway knows, and whether this database has it."""
     with in_our_words(dsn):
         connection = await asyncpg.connect(dsn)
         try:
@@ -77,4 +83,5 @@ async def status(dsn: str) -> list[tuple[str, bool]]:
             applied = {row[0] for row in await connection.fetch(f"select name from {SCHEMA}.migration")} if there else set()
         finally:
             await connection.close()
-    return [(name, name in applied) for name, _ in files()]
+    known = [name for name, _ in files()]
+    return [(name, name in applied) for name in (*known, *sorted(applied.difference(known)))]

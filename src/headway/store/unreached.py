@@ -45,7 +45,7 @@ def in_our_words(dsn: str) -> Iterator[None]:
         raise ConfigError(f"the database at {_place(dsn)} refuses us: {error}", hint=hint, where=SETTING) from error
     except AWAY as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        hint = f"does it run, and is its URL right ({SETTING})? `headway doctor` looks at it"
+        hint = f"does it run, and is its URL right ({SETTING})?"
         raise Unavailable(f"the database at {_place(dsn)} does not answer: {reason}", hint=hint) from error
 
 

@@ -424,6 +424,25 @@ async def test_logs_go_on_behind_the_last_entry_when_the_server_comes_back() -> 
     assert set(again) == {f"/v1/tasks/{ID}/logs?follow=1&after=1-7"}
 
 
+async def test_logs_of_an_older_server_that_tells_no_positions_are_not_printed_twice() -> None:
+    entry = {"attempt": 1, "stream": "stdout", "at": NOW}
+    lines = [json.dumps({**entry, "text": f"{n}\n"}).encode() + b"\n" for n in range(3)]
+    asked: list[str] = []
+
+    async def answer(request: Request, writer: asyncio.StreamWriter) -> None:
+        asked.append(request.path)
+        whole = reply(200, b"".join(lines), content_type="application/x-ndjson")
+        writer.write(whole if len(asked) == 3 else whole[: -len(lines[2])])
+        await writer.drain()
+        if len(asked) < 3:
+            raise ConnectionError("it goes away after two lines")
+
+    async with serving(answer) as server:
+        said = await headway(server, "logs", "-f", ID)
+    assert (said.code, said.out, said.err) == (0, "0\n1\n2\n", "")
+    assert set(asked) == {f"/v1/tasks/{ID}/logs?follow=1"}
+
+
 async def test_a_json_list_is_sent_as_lines_and_what_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text('[\n {"function": "m:f"},\n {"function": "m:g"}\n]')
     (tmp_path / "torn.json").write_text('[{"function": "m:f"}')

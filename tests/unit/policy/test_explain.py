@@ -128,6 +128,8 @@ def test_where_the_time_went_adds_up():
     assert times == {"before it could run": 1.0, "waiting for room": 2.0, "starting": 1.0, "running": 6.0}
     paused = spent(NOW, NOW, NOW, NOW, NOW + 10 * second, NOW + 20 * second, paused_s=4.0)
     assert (paused["running"], paused["paused"]) == (6.0, 4.0)
+    again = spent(NOW, NOW + 9 * second, NOW + 9 * second, NOW + 9 * second, NOW + 10 * second, NOW + 20 * second, earlier_s=7.0)
+    assert (again["before it could run"], again["in earlier attempts"], sum(again.values())) == (2.0, 7.0, 10.0)
     assert spent(NOW, NOW, None, None, None, NOW + second) == {"before it could run": 0.0, "waiting for room": 1.0}
     assert spent(NOW, NOW + 60 * second, None, None, None, NOW + second) == {"before it could run": 1.0}, "not what is to come"
     assert spent(NOW, None, None, None, None, NOW + second) == {"before it could run": 1.0}, "it waits for others, not for room"

@@ -61,7 +61,7 @@ on conflict (boot) do update set seen_at = clock_timestamp(), alone = excluded.a
 -- name: holders
 -- Servers that went silent while they believed to be the only one: their agents may have been told to hold on for $2 seconds. (Silent: not
 -- seen for $3.)
-select boot, url from server
+select boot, name, url from server
 where boot <> $1 and alone and seen_at between clock_timestamp() - $2 * interval '1 second' and clock_timestamp() - $3 * interval '1 second';
 
 -- name: server_gone

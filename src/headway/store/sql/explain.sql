@@ -22,6 +22,10 @@ select node, tenant, shape, definition, cap_ms, size, name,
     greatest(coalesce(extract(epoch from clock_timestamp() - started_at), 0), 0)::float8 as ran_s
 from task where node = any ($1::int[]) and state in (3, 4, 5) limit $2;
 
+-- name: silence
+-- For how long a node that counts as alive has not been heard, in seconds.
+select greatest(extract(epoch from clock_timestamp() - seen_at), 0)::float8 from node where id = $1 and state = 0;
+
 -- name: blockers
 -- What a blocked task still waits for.
 select t.id, coalesce(t.name, d.name) as name, t.state

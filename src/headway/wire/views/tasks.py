@@ -8,6 +8,8 @@ import msgspec
 
 from headway.wire.exchange import ErrorInfo
 
+UNTOLD = -1
+
 
 class ResourcesView(msgspec.Struct, omit_defaults=True):
     cpus: float
@@ -140,7 +142,12 @@ class LogLine(msgspec.Struct):
     stream: str  # stdout | stderr
     at: datetime.datetime
     text: str  # bytes that are no UTF-8 are replaced; the raw bytes by ?raw=1
-    sequence: int = 0  # within its attempt: ?after=ATTEMPT-SEQUENCE goes on behind it
+    sequence: int = UNTOLD  # within its attempt: ?after=ATTEMPT-SEQUENCE goes on behind it
+
+    @property
+    def position(self) -> str | None:
+        """What `after` takes to go on behind it; None when the server is an older one that does not tell."""
+        return None if self.sequence == UNTOLD else f"{self.attempt}-{self.sequence}"
 
 
 class DeadGroup(msgspec.Struct):
