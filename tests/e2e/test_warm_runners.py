@@ -27,6 +27,13 @@ for line in sys.stdin:
     word, task, attempt, deadline, name, text = line.rstrip("\\n").split("\\t", 5)
     if name.endswith(":die"):
         sys.exit(3)
+    while name.endswith(":endless"):
+        sys.stdout.write("x" * 65536)
+    while name.endswith(":lines"):
+        sys.stdout.write("\\n" * 65536)
+    if name.endswith(":long"):
+        print("ok", task, '"' + "x" * 2**23 + '"', sep="\\t", flush=True)
+        continue
     print("a line of its own", flush=True)
     print("ok", task, json.dumps([name, json.loads(text)]), sep="\\t", flush=True)
 """
@@ -42,7 +49,7 @@ def server() -> Iterator[ScriptedServer]:
 def agent(server: ScriptedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
     folder = tmp_path_factory.mktemp("agent")
     (folder / "own.py").write_text(OWN)
-    added = {"own": f"{sys.executable} {folder / 'own.py'}", "broken": "/bin/false"}
+    added = {"own": f"{sys.executable} {folder / 'own.py'}", "broken": "/bin/false", "endless": "/bin/cat /dev/zero"}
     with running_agent(folder, server.url, runners=added) as running:
         yield running
 
@@ -130,6 +137,35 @@ def test_an_operator_adds_a_runner_by_a_setting(server: ScriptedServer) -> None:
     assert server.text(ref) == "a line of its own\n"
     died = server.run(server.define(function="anything:die", interpreter="own"))
     assert server.outcome(died) is Outcome.RUNNER_CRASHED
+
+
+@pytest.mark.usefixtures("agent")
+@pytest.mark.parametrize("name", ["endless", "lines"])
+def test_one_that_prints_without_end_is_ended_at_its_cap_and_costs_no_more_than_its_output(server: ScriptedServer, name: str) -> None:
+    ref = server.order(server.define(function=f"anything:{name}", interpreter="own", cap_ms=3000))
+    done = server.run_many(server.define(function="anything:name", interpreter="own"), [b"1"] * 20)
+    assert {finished.result for finished in done} == {b'["anything:name", 1]'}
+    server.wait(lambda: ref in server.finished)
+    assert server.outcome(ref) is Outcome.CAP_EXCEEDED, server.error(ref)  # by its memory, were it kept
+    assert len(server.text(ref)) <= 2**20 + 200
+    assert len(server.output[ref]) < 1000
+
+
+@pytest.mark.usefixtures("agent")
+def test_an_answer_that_is_too_long_is_an_error_and_the_next_one_is_heard(server: ScriptedServer) -> None:
+    ref = server.run(server.define(function="anything:long", interpreter="own"))
+    assert server.outcome(ref) is Outcome.ERROR
+    assert "the result is larger than" in server.error(ref)["message"]
+    assert "xx" not in server.text(ref)
+    after = server.run(server.define(function="anything:name", interpreter="own"), 1)
+    assert server.finished[after].result == b'["anything:name", 1]'
+
+
+@pytest.mark.usefixtures("agent")
+def test_one_that_begins_with_something_without_end_cannot_start(server: ScriptedServer) -> None:
+    ref = server.run(server.define(function="a:b", interpreter="endless"))
+    assert server.outcome(ref) is Outcome.NOT_STARTABLE
+    assert "cat did not keep to the protocol" in server.error(ref)["message"]
 
 
 @pytest.mark.usefixtures("agent")

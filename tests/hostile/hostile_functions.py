@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import struct
 from pathlib import Path
@@ -52,8 +53,48 @@ def forge(task: int) -> None:
     os.write(3, struct.pack("<I", len(body)) + body)
 
 
-def babble(data: bytes | str) -> None:
-    os.write(3, b"\xff" * 64)
+NONSENSE = {
+    "noise": b"\xff" * 64,
+    "lists in lists": struct.pack("<I", 100_000) + b"\x91" * 100_000,
+    "a million pieces of output": struct.pack("<I", 2**20 + 11) + b"\x93\xa4said\xdd\x00\x10\x00\x00" + b"\x90" * 2**20 + b"\xc0",
+    "a word": struct.pack("<I", 6) + b"\xa5hello",
+    "an unknown message": struct.pack("<I", 6) + b"\x91\xa4tell",
+    "a message without its parts": struct.pack("<I", 5) + b"\x91\xa3did",
+}
+
+
+def babble(kind: str) -> None:
+    """Write nonsense into the runner's own socket, and wait to be ended for it."""
+    left = NONSENSE[kind]
+    while left:
+        left = left[os.write(3, left) :]
+    signal.pause()
+
+
+def announce() -> None:
+    """A message of a gigabyte, and all of it."""
+    os.write(3, struct.pack("<I", 2**30))
+    while True:
+        os.write(3, bytes(2**16))
+
+
+def ask() -> None:
+    """For one token after another, with nobody who listens to the answers."""
+    me, body = os.getpid(), b"\x91\xa5token"
+    if not os.fork():
+        os.kill(me, signal.SIGSTOP)
+        while True:
+            os.write(3, (struct.pack("<I", len(body)) + body) * 100)
+    signal.pause()
+
+
+def tell(count: int) -> int:
+    """How far it is, again and again."""
+    import headway
+
+    for done in range(count):
+        headway.current().progress(done + 1, count, "on")
+    return count
 
 
 _seen: list[str] = []

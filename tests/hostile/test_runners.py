@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,12 @@ import pytest
 
 from headway.domain.lifecycle import Outcome
 from headway.domain.resources import Resources
+from tests.hostile.hostile_functions import NONSENSE
 from tests.support.confined import MIB, ROOM, confining, need_groups, need_sandbox
 from tests.support.packages import need
 from tests.support.scripted_server import ScriptedServer
+
+Order = Callable[..., tuple[int, int]]
 
 
 @pytest.fixture(scope="module")
@@ -140,11 +143,49 @@ def test_a_runner_that_reports_the_task_of_another_is_ended_and_not_believed(ser
     assert server.outcome(victim) is Outcome.CANCELLED
 
 
-def test_nonsense_on_its_socket_ends_the_runner_and_nobody_else(server: ScriptedServer) -> None:
-    ref = order(server, "babble", "x")
+@pytest.fixture
+def neighbour(server: ScriptedServer) -> Iterator[tuple[int, int]]:
+    """A program that runs all the while: it ends when its supervisor does."""
+    ref = server.order(server.define(command=("sleep", "600"), resources=ROOM))
+    server.wait(lambda: any((one.id, one.attempt) == ref for one in server.started))
+    boots = len(server.registered)
+    yield ref
+    assert ref not in server.finished
+    assert len(server.registered) == boots
+    server.cancel(ref, grace_s=0)
     server.wait(lambda: ref in server.finished)
-    assert server.outcome(ref) in (Outcome.RUNNER_CRASHED, Outcome.SUCCEEDED)
-    assert call(server, "grow", 5) == 5
+
+
+@pytest.mark.usefixtures("neighbour")
+@pytest.mark.parametrize("kind", NONSENSE)
+@pytest.mark.parametrize("how", [order, trusted])
+def test_nonsense_on_its_socket_ends_the_runner_and_nobody_else(server: ScriptedServer, how: Order, kind: str) -> None:
+    ref = how(server, "babble", kind)
+    server.wait(lambda: ref in server.finished)
+    assert server.outcome(ref) is Outcome.RUNNER_CRASHED
+    assert "it was ended for" in server.error(ref)["message"]
+    after = how(server, "grow", 5)
+    server.wait(lambda: after in server.finished)
+    assert server.outcome(after) is Outcome.SUCCEEDED
+
+
+@pytest.mark.usefixtures("neighbour")
+@pytest.mark.parametrize("how", [order, trusted])
+@pytest.mark.parametrize(("name", "why"), [("announce", "a message that never ends"), ("ask", "questions without end")])
+def test_one_that_says_something_without_end_is_ended(server: ScriptedServer, how: Order, name: str, why: str) -> None:
+    ref = how(server, name)
+    server.wait(lambda: ref in server.finished)
+    assert server.outcome(ref) is Outcome.RUNNER_CRASHED
+    assert why in server.error(ref)["message"]
+
+
+def test_progress_that_is_told_without_end_goes_up_now_and_then_and_the_last_of_it_always(server: ScriptedServer) -> None:
+    count = 20_000
+    ref = order(server, "tell", count)
+    server.wait(lambda: ref in server.finished)
+    assert server.outcome(ref) is Outcome.SUCCEEDED
+    server.wait(lambda: any(said.id == ref[0] and said.done == count for said in server.progress))
+    assert sum(said.id == ref[0] for said in server.progress) < count // 10
 
 
 def test_forty_tenants_at_once_each_get_their_sandbox_and_the_agent_stays_awake(server: ScriptedServer) -> None:

@@ -23,6 +23,9 @@ from headway.agent.runner import Runner, run_as_runner
 VERSION = "1"
 READY_S = 60  # a Java runner compiles itself at its start
 DIED = 70
+LINE = RESULT_LIMIT + 2**16  # more than the longest answer that is taken: a longer line is not kept whole, since it may have no end
+FIRST_LINE = 4096
+SAY = 32 * 1024
 ENDS_S = 5.0  # after it closed its output; on a busy machine dying takes its time
 
 
@@ -53,6 +56,7 @@ class Bridge(Runner):
     def start(self, folder: str, words: list[str]) -> None:
         """Start the other side, in the folder its tasks ask for, and wait until it is ready."""
         self.words = words
+        self.printed = bytearray()  # the last piece of `output`, while more may be added to it
         try:
             self.other = subprocess.Popen(
                 words, cwd=folder or None, stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=_die_with_parent
@@ -63,7 +67,7 @@ class Bridge(Runner):
         assert self.other.stdout is not None
         self.to, self.lines = self.other.stdin, self.other.stdout
         signal.alarm(READY_S)
-        line = self.lines.readline().decode(errors="replace").rstrip("\n").split("\t")
+        line = self.lines.readline(FIRST_LINE).decode(errors="replace").rstrip("\n").split("\t")
         signal.alarm(0)
         if line[0] != "ready" or line[1:2] != [VERSION]:
             self._gone(f"it began with {line[0][:80]!r} and not with ready and {VERSION}" if line[0] else "")
@@ -83,18 +87,23 @@ class Bridge(Runner):
             self.to.flush()
         except BrokenPipeError:
             self._gone("")
-        ours = task.encode()
-        while line := self.lines.readline():
+        ours, ended = task.encode(), True
+        while line := self.lines.readline(LINE):
+            begins, ended = ended, line.endswith(b"\n")
             parts = line.rstrip(b"\n").split(b"\t")
-            if len(parts) < 3 or parts[1] != ours:
+            if not begins or len(parts) < 3 or parts[1] != ours:
                 self._printed(line)
-            elif parts[0] == b"ok":
+                continue
+            if not ended:  # a longer answer than is taken: the rest of it is nothing else
+                self._skip_line()
+                ended = True
+            if parts[0] == b"ok":
                 return _result(parts[2])
-            elif parts[0] == b"fail":
+            if parts[0] == b"fail":
                 raise Failed(parts[2].decode(errors="replace"), _text(parts, 3), _text(parts, 4))
-            elif parts[0] == b"missing":
+            if parts[0] == b"missing":
                 raise NotFound(_text(parts, 2))
-            elif parts[0] == b"progress" and len(parts) > 3:
+            if parts[0] == b"progress" and len(parts) > 3:
                 self._progress(parts)
             elif parts[0] == b"say":
                 self._printed(_text(parts, 2).encode())
@@ -105,10 +114,21 @@ class Bridge(Runner):
     def clear_processes(self) -> None:
         """The other side is a child of this process and stays; what its functions start ends with it at the latest."""
 
+    def _skip_line(self) -> None:
+        """To its end, or to the end of the runner."""
+        while (line := self.lines.readline(LINE)) and not line.endswith(b"\n"):
+            continue
+
     def _printed(self, line: bytes) -> None:
-        """A line that is none of the protocol's: the function printed it."""
-        self.output.append((*self.current[:2], 1, line))
-        if sum(len(piece[3]) for piece in self.output) > 32 * 1024:
+        """A line that is none of the protocol's: the function printed it. Lines are told in pieces of many: a flood of empty ones would
+        cost the supervisor as many messages."""
+        with self.sending:  # the other thread sends them too
+            task, attempt = self.current[:2]
+            if not self.output or self.output[-1][3] is not self.printed or self.output[-1][:2] != (task, attempt):
+                self.printed = bytearray()
+                self.output.append((task, attempt, 1, self.printed))
+            self.printed += line
+        if len(self.printed) > SAY:
             self.flush()
 
     def _progress(self, parts: list[bytes]) -> None:

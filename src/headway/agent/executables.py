@@ -353,7 +353,7 @@ class Executables:
         if output:
             self._outbox.add("output", output)
         if progress is not None:
-            self._outbox.add("progress", [progress])
+            self._outbox.add_progress(progress)
 
     def _forget_pipes(self, process: Process) -> None:
         if process.registered:

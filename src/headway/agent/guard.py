@@ -1,6 +1,8 @@
 """What an isolated runner may say. It runs code of somebody we do not trust, which can write into its socket as well as the runner can.
 
 Every message is checked before it is believed: it must be of a known form, and may speak only of the tasks in the runner's own batch.
+Nothing is decoded before it is known how much it can become: a message full of empty lists takes fifty times its size in memory, and one
+of lists in lists more of the stack than there is.
 """
 
 from __future__ import annotations
@@ -15,17 +17,21 @@ from headway.domain.lifecycle import Outcome
 from headway.wire.exchange import Finished, Order
 
 LARGEST = 64 * 2**20  # of one message
+PIECES = 2**16  # of output in it
 _OUTCOMES = frozenset({Outcome.SUCCEEDED, Outcome.ERROR, Outcome.TRY_LATER, Outcome.REQUEUED, Outcome.SUSPENDED, Outcome.NOT_STARTABLE})
 _Said = list[tuple[int, int, int, bytes]]
 _finished = msgspec.msgpack.Decoder(list[Finished]).decode
-_decode = msgspec.msgpack.Decoder().decode
-_FORMS: dict[str, Any] = {
-    "did": tuple[str, int, bytes, int, int, bool, _Said],
-    "said": tuple[str, _Said, tuple[int, int, float, float, str] | None],
-    "back": tuple[str, int],
-    "token": tuple[str],
-    "ready": tuple[str],
+_FORMS: dict[str, tuple[Any, ...]] = {
+    "did": (str, int, bytes, int, int, bool, _Said),
+    "said": (str, _Said, tuple[int, int, float, float, str] | None),
+    "back": (str, int),
+    "token": (str,),
+    "ready": (str,),
 }
+_DECODERS = {kind: tuple(msgspec.msgpack.Decoder(part) for part in form) for kind, form in _FORMS.items()}
+_BEGINNINGS = frozenset(0x90 + len(form) for form in _FORMS.values())  # the first byte of a list says how long it is
+_parts = msgspec.msgpack.Decoder(tuple[msgspec.Raw, ...]).decode
+_word = msgspec.msgpack.Decoder(str).decode
 
 
 class Forged(Exception):
@@ -35,12 +41,13 @@ class Forged(Exception):
 def checked(body: bytes, batch: Sequence[Order]) -> list[Any]:
     """The message, if a runner with this batch may say it."""
     try:
-        message = _decode(body)
-        form = _FORMS[message[0]]
-        parts = msgspec.convert(message, form)
+        if body[0] not in _BEGINNINGS:
+            raise ValueError("it is no list of a few things")
+        raw = _parts(body)
+        parts = [_decoded(decoder, part) for decoder, part in zip(_DECODERS[_word(raw[0])], raw, strict=True)]
         if parts[0] == "did":
             _check_finished(parts[1], parts[2], batch)
-    except (msgspec.DecodeError, LookupError, TypeError, ValueError, struct.error) as error:
+    except (msgspec.DecodeError, LookupError, TypeError, ValueError, RecursionError, struct.error) as error:
         raise Forged(f"a message of no known form ({error})") from None
     own = {(order.id, order.attempt) for order in batch}
     outputs = parts[6] if parts[0] == "did" else parts[1] if parts[0] == "said" else []
@@ -50,12 +57,27 @@ def checked(body: bytes, batch: Sequence[Order]) -> list[Any]:
         raise Forged("progress of a task that is not its own")
     if parts[0] == "back" and not 0 <= parts[1] <= len(batch):
         raise Forged("it gives back what it never had")
-    return list(message)
+    return parts
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[Any], part: msgspec.Raw) -> Any:
+    if decoder.type == _Said and _length(memoryview(part)) > PIECES:
+        raise Forged("output in too many pieces")
+    return decoder.decode(part)
+
+
+def _length(encoded: memoryview) -> int:
+    """Of a list in MessagePack."""
+    if encoded[0] == 0xDD:
+        return int.from_bytes(encoded[1:5], "big")
+    return int.from_bytes(encoded[1:3], "big") if encoded[0] == 0xDC else encoded[0] & 0x0F
 
 
 def _check_finished(count: int, items: bytes, batch: Sequence[Order]) -> None:
+    if count > len(batch):
+        raise Forged("more ends than it has tasks")
     rows = _finished(struct.pack(">BI", 0xDD, count) + items)
-    if count > len(batch) or any((row.id, row.attempt) != (of.id, of.attempt) for row, of in zip(rows, batch, strict=False)):
+    if any((row.id, row.attempt) != (of.id, of.attempt) for row, of in zip(rows, batch, strict=False)):
         raise Forged("the end of a task that is not its own")
     if any(row.outcome not in _OUTCOMES for row in rows):
         raise Forged("an end that is not a runner's to tell")

@@ -11,7 +11,7 @@ import msgspec
 
 from headway.agent.link import Part, Report
 from headway.domain.lifecycle import Outcome
-from headway.wire.exchange import ErrorInfo, Exchange, Finished, Ref, encode_msgpack
+from headway.wire.exchange import ErrorInfo, Exchange, Finished, Progress, Ref, encode_msgpack
 
 ENDS = ("finished", "returned")
 REMEMBERED = 20_000  # attempts whose end is kept after a server has answered it: a database that fails over may lose what it had
@@ -64,6 +64,7 @@ class Outbox:
         self._number = 0
         self._parts: list[Part] = []
         self.count = 0  # of what is new
+        self._progress: dict[Ref, Progress] = {}  # the newest of each attempt
         self._unanswered: deque[Report] = deque()
         self._answered: deque[Part] = deque()
         self._answered_count = self._answered_bytes = 0
@@ -75,10 +76,20 @@ class Outbox:
         self._parts.append(Part(field, count, encoded))
         self.count += count
 
+    def add_progress(self, progress: Progress) -> None:
+        """Told with the next news, or at the next tick: who says it a thousand times between two has said it once."""
+        self._progress[progress.id, progress.attempt] = progress
+
+    def tick(self) -> None:
+        if self._progress:
+            self.add("progress", list(self._progress.values()))
+            self._progress.clear()
+
     def take(self) -> Report | None:
         """What is new since the last call, as one numbered report."""
         if not self._parts:
             return None
+        self.tick()
         self._number += 1
         report = Report(self._number, self._parts)
         self._parts, self.count = [], 0
@@ -123,7 +134,7 @@ class Outbox:
 
     @property
     def clear(self) -> bool:
-        return not self._parts and not self._unanswered
+        return not self._parts and not self._progress and not self._unanswered
 
     def refs(self) -> list[Ref]:
         """The attempts whose end is not yet known to a server: they are still held."""

@@ -59,7 +59,7 @@ class Runner:
         self.functions: dict[int, Function] = {}
         self.definitions: dict[int, list[Any]] = {}
         self.done: list[tuple[Any, ...] | Finished] = []
-        self.output: list[tuple[int, int, int, bytes]] = []  # (id, attempt, stream, text)
+        self.output: list[tuple[int, int, int, bytes | bytearray]] = []  # (id, attempt, stream, text)
         self.busy_ns = self.last_ns = 0
         self.begun = 0
         self.current: list[Any] = [0, 0]

@@ -38,6 +38,7 @@ from headway.wire.exchange import Order, Progress
 
 _TWO = struct.Struct("qq")
 _decode = msgspec.msgpack.Decoder().decode
+QUESTIONS = 1000  # at once: a function waits for the answer to its own, so these are as many as it has threads
 _START = "from headway.agent.runner import main; main()"
 _BRIDGE = "from headway.agent.bridge import main; main()"
 PASSED_ON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH")  # so that a runner imports what the agent does
@@ -56,6 +57,7 @@ class RunnerProcess:
         self.last_words = b""
         self.believed = True  # until it says what it cannot know
         self.writing = False
+        self.questions = 0  # in what was heard together
         self.way: Way | None = None  # to the server, where it is another than the agent's own
 
     def current(self) -> tuple[int, float]:
@@ -237,20 +239,27 @@ class Runners:
         self._hear(runner, frames)
 
     def _hear(self, runner: RunnerProcess, frames: list[bytes]) -> None:
-        """An isolated runner is believed only what it can know; one that says more is ended, and not heard again."""
+        """An isolated runner is believed only what it can know; one that says more, or what nobody can read, is ended and not heard again:
+        whatever it says, it is the end of this runner only."""
         if not runner.believed:
             return
         try:
             for body in frames:
                 self._heard(runner, checked(body, self.batch_of(runner.number)) if runner.place.isolated else _decode(body))
             if runner.place.isolated and runner.channel.announced > LARGEST:
+        runner.questions = 0
                 raise Forged("a message that never ends")
         except Forged as error:
             log("agent.runner_forged", level="error", runner=runner.number, why=str(error))
-            runner.believed = False
-            runner.last_words = f"it was ended for saying what is not a runner's to say: {error}".encode()
-            self._loop.remove(runner.channel.sock.fileno())
-            self.end(runner.number, force=True)
+            self._disbelieve(runner, f"saying what is not a runner's to say: {error}")
+        except Exception as error:
+            self._disbelieve(runner, unforeseen(error, "listening to its runner", runner=runner.number))
+
+    def _disbelieve(self, runner: RunnerProcess, why: str) -> None:
+        runner.believed = False
+        runner.last_words = f"it was ended for {why}".encode()
+        self._loop.remove(runner.channel.sock.fileno())
+        self.end(runner.number, force=True)
 
     def _heard(self, runner: RunnerProcess, message: list[Any]) -> None:
         kind, number, now = message[0], runner.number, boottime()
@@ -265,12 +274,13 @@ class Runners:
         elif kind == "said":
             self._printed(runner, message[1])
             if message[2] is not None:
-                self._outbox.add("progress", [Progress(*message[2])])
+                self._outbox.add_progress(Progress(*message[2]))
         elif kind == "back":
             self._handle(RunnerGaveBack(number, message[1], now))
         elif kind == "token":
-            if runner.place.isolated and runner.channel.unsent > LARGEST:
-                raise Forged("questions without end, to which it does not listen")
+            runner.questions += 1
+            if runner.questions > QUESTIONS or runner.channel.unsent > LARGEST:
+                raise Forged("questions without end")
             current = self.running_task(number)
             self._send(runner, ["token", *self.tokens.place(*(current or (0, 0)), runner.way)])
         elif kind == "ready":
@@ -279,6 +289,8 @@ class Runners:
     def _printed(self, runner: RunnerProcess, output: list[list[Any]]) -> None:
         for task, attempt, stream, data in output:
             self._capture(runner, task, attempt, stream, data)
+        else:
+            raise Forged("a message of no known form")
 
     def _capture(self, runner: RunnerProcess, task: int, attempt: int, stream: int, data: bytes) -> None:
         capture = runner.captures.get(task)
@@ -291,7 +303,7 @@ class Runners:
         if pieces:
             self._outbox.add("output", pieces)
         if progress is not None:
-            self._outbox.add("progress", [progress])
+            self._outbox.add_progress(progress)
 
     def _close_captures(self, runner: RunnerProcess, items: bytes, count: int) -> None:
         """Output of the tasks that ended: ship the kept ends. Only looked at when something was printed."""

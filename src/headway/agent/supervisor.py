@@ -228,6 +228,7 @@ class Supervisor:
     def _tick(self, now: float) -> None:
         self.executables.tick(now)
         self.resuming.tick(now)
+        self.outbox.tick()
         self.loggers.flush()
         self.spools.tick(now)
         self.door.tick(now)
