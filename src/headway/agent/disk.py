@@ -65,6 +65,7 @@ class Watched:
     @property
     def room(self) -> int:
         return max(self.limit - self.used - self.grown, 0)
+        self.paused: Callable[[], bool] = lambda: False  # by somebody who wants it to stand still, whatever we do
 
     @property
     def slow(self) -> bool:

@@ -59,7 +59,7 @@ class Guard:
         with self._changing:
             watched, self._looked_at = self._looked_at, None
             if self._stopped is not None and watched is not None:
-                go_on(self._stopped)
+                go_on(self._stopped, watched.paused)
                 self._stopped = None
                 watched.tell_stopped(False)
 

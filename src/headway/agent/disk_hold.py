@@ -102,9 +102,14 @@ def stop(pids: list[int]) -> list[int]:
     return [pid for pid in pids if _state(pid) not in (b"T", b"t", b"") and _send(pid, signal.SIGSTOP)]
 
 
-def go_on(pids: list[int]) -> None:
-    for pid in pids:
-        _send(pid, signal.SIGCONT)
+def go_on(pids: list[int], paused: Callable[[], bool]) -> None:
+    """Those that `stop` has stopped. Where there is no freezer a pause is the same signal, and ours would undo it: whoever pauses or
+    resumes says so first and sends his signals then, so what is said after ours is what has to be."""
+    stopped = True
+    while stopped != paused():
+        stopped = not stopped
+        for pid in pids:
+            _send(pid, signal.SIGSTOP if stopped else signal.SIGCONT)
 
 
 def _state(pid: int) -> bytes:

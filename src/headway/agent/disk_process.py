@@ -26,10 +26,12 @@ ENTRIES = 65536
 BETWEEN = b"\0\0"  # so no part of a message may be empty
 NO_CLOCK = "-"
 LARGEST = 2**20  # bytes of a message
-# Number of the watch; the same once it is over its limit; what it used then; the number while it is held, below zero while it is stopped.
-ENTRY = struct.Struct("qqqq")
+# Number of the watch; the same once it is over its limit; what it used then; the number while it is held, below zero while it is stopped;
+# the number while its task is paused.
+ENTRY = struct.Struct("qqqqq")
 _FOUND, _FOUND_AT = struct.Struct("qq"), 8  # the parts that are written here
 _HELD, _HELD_AT = struct.Struct("q"), 24
+PAUSED, PAUSED_AT = struct.Struct("q"), 32  # and the one that the supervisor writes meanwhile
 AGAIN_S = 0.002  # between two looks for processes of a task that has to end
 Watches = dict[int, tuple[int, Watched]]  # by number: the offset of its entry, and what is watched
 
@@ -63,9 +65,10 @@ def main() -> None:
 
 def adopt(watched: Watched, number: int, at: int, shared: mmap.mmap, holder: Holder) -> None:
     """Begin to watch it. One of us who was killed may have held it, or even stopped it."""
+    watched.paused = lambda: bool(PAUSED.unpack_from(shared, at + PAUSED_AT)[0] == number)
     state = _HELD.unpack_from(shared, at + _HELD_AT)[0]
     if state == -number:
-        go_on(watched.pids())
+        go_on(watched.pids(), watched.paused)
     if abs(state) == number and holder.able:
         watched.hold = holder.hold(watched.threads)
 

@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 
-from headway.agent.disk_process import BETWEEN, ENTRIES, ENTRY, SHARED_FD, SOCKET_FD, message
+from headway.agent.disk_process import BETWEEN, ENTRIES, ENTRY, PAUSED, PAUSED_AT, SHARED_FD, SOCKET_FD, message
 from headway.agent.group import Group
 from headway.logs import log
 
@@ -38,6 +38,10 @@ class Watch:
     def used(self) -> int:
         """When it was found to be over its limit."""
         return int(ENTRY.unpack_from(self._shared, self.at)[2]) if self.over else 0
+
+    def pause(self, on: bool) -> None:
+        """Said before the processes are stopped, and before they go on: one that stops them for a look does not undo it."""
+        PAUSED.pack_into(self._shared, self.at + PAUSED_AT, self.number if on else 0)
 
 
 class DiskWatch:
@@ -99,7 +103,7 @@ class DiskWatch:
         said = message(self._made, at, limit, processes, ours, clock, folders)
         watch = Watch(self._shared, self._made, at, folders, limit, said)
         self._watches[watch.number] = watch
-        ENTRY.pack_into(self._shared, watch.at, watch.number, 0, 0, 0)
+        ENTRY.pack_into(self._shared, watch.at, watch.number, 0, 0, 0, 0)
         self._unsaid.append(watch)
         return watch
 
@@ -115,7 +119,7 @@ class DiskWatch:
     def remove(self, watch: Watch) -> None:
         """Seen there at the next look; it kills nobody any more from now on."""
         del self._watches[watch.number]
-        ENTRY.pack_into(self._shared, watch.at, 0, 0, 0, 0)
+        ENTRY.pack_into(self._shared, watch.at, 0, 0, 0, 0, 0)
         self._free.append(watch.at)
 
     def ended(self, pid: int) -> None:

@@ -169,6 +169,10 @@ class Executables:
         for process in self._by_pid.values():
             self._kill(process)
 
+    def place_of(self, task: int) -> Place | None:
+        process = self._by_task.get(task)
+        return process.place if process is not None else None
+
     def tree_of(self, task: int) -> tuple[list[int], tree.Marked | None]:
         """The processes of a task that are known, the first one first, and the marks of all of them; nothing when it has ended."""
         process = self._by_task.get(task)

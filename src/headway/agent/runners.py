@@ -216,6 +216,10 @@ class Runners:
         else:
             tree.terminate([runner.pid], None)
 
+    def place_of(self, number: int) -> Place | None:
+        runner = self._by_number.get(number)
+        return runner.place if runner is not None else None
+
     def roots(self, number: int) -> list[int]:
         runner = self._by_number.get(number)
         return [runner.pid] if runner is not None else []
@@ -243,11 +247,11 @@ class Runners:
         whatever it says, it is the end of this runner only."""
         if not runner.believed:
             return
+        runner.questions = 0
         try:
             for body in frames:
                 self._heard(runner, checked(body, self.batch_of(runner.number)) if runner.place.isolated else _decode(body))
-            if runner.place.isolated and runner.channel.announced > LARGEST:
-        runner.questions = 0
+            if runner.channel.announced > LARGEST:
                 raise Forged("a message that never ends")
         except Forged as error:
             log("agent.runner_forged", level="error", runner=runner.number, why=str(error))
@@ -285,12 +289,12 @@ class Runners:
             self._send(runner, ["token", *self.tokens.place(*(current or (0, 0)), runner.way)])
         elif kind == "ready":
             self._handle(RunnerReady(number, now))
+        else:
+            raise Forged("a message of no known form")
 
     def _printed(self, runner: RunnerProcess, output: list[list[Any]]) -> None:
         for task, attempt, stream, data in output:
             self._capture(runner, task, attempt, stream, data)
-        else:
-            raise Forged("a message of no known form")
 
     def _capture(self, runner: RunnerProcess, task: int, attempt: int, stream: int, data: bytes) -> None:
         capture = runner.captures.get(task)

@@ -172,8 +172,8 @@ class Supervisor:
         return {
             Take: self._take,
             EndProcess: lambda i: self.resuming.end(i.id, force=i.force),
-            Freeze: lambda i: self.freezer.freeze(*self._tree_of(i)),
-            Thaw: lambda i: self.freezer.thaw(*self._tree_of(i)),
+            Freeze: self._freeze,
+            Thaw: self._thaw,
             SignalProcess: lambda i: self.executables.signal(i.id, i.signal),
             Prepare: lambda i: self.preparations.prepare(i.number, i.definition),
             StartRunner: lambda i: self.runners.start(i.runner, i.kind, i.definition, self.machine.recipes),
@@ -280,6 +280,19 @@ class Supervisor:
 
     def _ended(self, finished: list[Finished]) -> None:
         self.handle(*(ProcessEnded(one, boottime()) for one in finished))
+
+    def _freeze(self, instruction: Freeze) -> None:
+        self.freezer.freeze(*self._tree_of(instruction), lambda: self._tell_watch(instruction, paused=True))
+
+    def _thaw(self, instruction: Thaw) -> None:
+        self._tell_watch(instruction, paused=False)
+        self.freezer.thaw(*self._tree_of(instruction))
+
+    def _tell_watch(self, instruction: Freeze | Thaw, *, paused: bool) -> None:
+        """The watch on its disk may have stopped it for a look, and would let it go on. (What a freezer holds, no signal wakes.)"""
+        place = self.runners.place_of(instruction.runner) if instruction.runner else self.executables.place_of(instruction.id)
+        if place is not None and place.disk is not None:
+            place.disk.pause(paused)
 
     def _tree_of(self, instruction: Freeze | Thaw) -> tuple[str, list[int], tree.Marked | None]:
         """What to freeze or thaw: a name for it, its first processes, and the marks of others that belong to it."""
