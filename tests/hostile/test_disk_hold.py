@@ -13,7 +13,7 @@ import pytest
 from headway.agent import tree
 from headway.domain.lifecycle import Outcome
 from headway.domain.resources import Resources
-from tests.support.agents import AgentProcess, until
+from tests.support.agents import AgentProcess, alive, until
 from tests.support.confined import LEVELS, MIB, confining, need_groups, need_sandbox, python
 from tests.support.processes import command_line
 from tests.support.scripted_server import ScriptedServer
@@ -88,8 +88,9 @@ def task(node: tuple[ScriptedServer, AgentProcess], tmp_path: Path) -> Iterator[
     if os.sched_getscheduler(watch(node)) != os.SCHED_FIFO:
         pytest.skip("this machine gives the watch no real-time policy, and then nothing is held")
     until(running.held)
+    boots = len(server.registered)
     yield running
-    if running.ref not in server.finished:
+    if running.ref not in server.finished and len(server.registered) == boots:  # else it has ended with its supervisor
         server.cancel(running.ref, grace_s=0)
         server.wait(lambda: running.ref in server.finished)
 
@@ -122,6 +123,27 @@ def test_a_watch_that_takes_over_lets_it_go(task: Obedient, node: tuple[Scripted
     until(lambda: watch(node) != before)
     task.do("free")
     until(task.free)
+
+
+def test_what_a_killed_supervisor_held_ends_with_it_and_the_next_one_holds_and_lets_go(
+    task: Obedient, node: tuple[ScriptedServer, AgentProcess], tmp_path: Path
+) -> None:
+    server, agent = node
+    before, supervisor, boots = watch(node), agent.supervisor(), len(server.registered)
+    os.kill(supervisor, signal.SIGKILL)
+    server.wait(lambda: len(server.registered) > boots)
+    until(lambda: not task.where())
+    until(lambda: not alive(before))
+    assert server.registered[-1].boot != server.registered[-2].boot
+    (tmp_path / "next").mkdir()
+    following = Obedient(server, tmp_path / "next")
+    until(following.free)  # nothing of the hold came down from the agent, whoever was where
+    following.do("fill")
+    until(following.held)
+    following.do("free")
+    until(following.free)
+    server.cancel(following.ref, grace_s=0)
+    server.wait(lambda: following.ref in server.finished)
 
 
 def test_one_that_bursts_out_of_its_rest_ends_close_to_its_limit(task: Obedient, node: tuple[ScriptedServer, AgentProcess]) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,9 @@ import pytest
 from headway.agent.disk import Watched
 from headway.agent.disk_count import ENTRY, count
 from headway.agent.disk_guard import Guard, at_least
+from headway.agent.disk_hold import Holder
+from headway.agent.disk_members import One
+from tests.support.agents import until
 
 MIB = 2**20
 WRITER = """
@@ -56,7 +60,7 @@ def test_open_files_of_the_folder_and_known_names_count_once(folder: Path, write
 
 def test_who_is_above_its_limit_while_a_look_lasts_is_told_of(folder: Path, writer: int) -> None:
     told, seen = threading.Event(), []
-    guard = Guard(lambda watched: (seen.append(watched), told.set()))
+    guard = Guard(lambda watched: (seen.append(watched), told.set()), Holder(able=False))
     guard.begin(Watched((str(folder),), 100 * MIB, lambda: [writer]))  # has room
     guard.end()
     small = Watched((str(folder),), MIB, lambda: [writer])
@@ -82,7 +86,7 @@ class Asked(dict[str, dict[str, int]]):
 def test_the_guard_lives_on_when_a_folder_goes_away(folder: Path, writer: int) -> None:
     told, gone = threading.Event(), Watched((str(folder / "gone"),), MIB, lambda: [writer])
     gone.seen.folders = asked = Asked()
-    guard = Guard(lambda watched: told.set())
+    guard = Guard(lambda watched: told.set(), Holder(able=False))
     guard.begin(gone)
     assert asked.told.wait(60)
     guard.begin(Watched((str(folder),), MIB, lambda: [writer]))
@@ -111,8 +115,43 @@ def test_one_that_stood_still_by_itself_is_not_left_marked_as_stopped_by_a_look(
     told: list[bool] = []
     watched = Watched((str(folder),), MIB, list)
     watched.tell_stopped = told.append
-    guard = Guard(lambda watched: None)
+    guard = Guard(lambda watched: None, Holder(able=False))
     guard.begin(watched)
     guard.stop(watched)
     guard.end()
     assert told == [True, False]
+
+
+APPENDER = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+for _ in range(48): os.write(fd, bytes(2**20))
+print("written", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="on one CPU everything is held")
+def test_who_comes_close_to_its_limit_while_a_look_lasts_is_held(folder: Path) -> None:
+    """A look waited 150 ms for the lock of a folder, and the task wrote on two CPUs meanwhile."""
+    holder = Holder(able=True)
+    guard = Guard(lambda watched: None, holder)
+    words = [sys.executable, "-c", APPENDER, str(folder / "file")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        watched = Watched((str(folder),), 64 * MIB, One(process.pid).pids, One(process.pid).threads)
+        told = []
+        watched.tell_stopped = told.append
+        assert process.stdout.readline() == b"written\n"
+        watched.looked = time.monotonic()  # it has written all this since
+        guard.begin(watched)
+        try:
+            until(lambda: watched.hold is not None)
+            assert os.sched_getaffinity(process.pid) == {watched.hold.cpu}
+            until(lambda: told == [False])
+        finally:
+            guard.end()
+            if watched.hold is not None:
+                holder.release(watched.hold)
+        process.kill()
+    assert len(os.sched_getaffinity(0)) > 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 
-from headway.agent.disk_count import Seen, count, count_again, count_new, nameless, unchanged, written
+from headway.agent.disk_count import ENTRY, Seen, count, count_again, count_new, nameless, unchanged, written
 
 TYPE_CHECKING = False  # as in headway/__init__.py
 if TYPE_CHECKING:
@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 
 FASTEST = 8 * 2**30  # bytes a second: more than the 6 GiB that a quiet machine was seen to write into its page cache
 MAKING = 400 * 2**20  # bytes a second of empty files, as they are counted: a hundred thousand files
+MAKING_PART = 2  # times what a task was seen to make it may make, if that is more
 MARGIN = 0.01  # of the limit: what may be written between two looks when there is no room left
 SHORTEST_S, LONGEST_S = 0.0002, 0.1
 SLOW, SLOW_S = 64 * 2**20, 0.001  # one that writes less than this a second is not looked at more often: it may live close to its limit
 DEAR_S = 0.002  # a look that takes longer is not taken every time
+FEW = 1000  # entries: with no more, a look at a fast writer is never too dear: what processes say they wrote is behind by a MiB for each
 PART = 0.1  # of the time may go into dear looks, and into looks at one that is held and does not write
 NEAR, NEAR_PART = 64 * 2**20, 8  # one that writes is held when it has less room than this, another with an eighth of its limit left
+LOOKS = 2  # and one that makes files, when it has less room than what it may make during so many dear looks
 HELD_S = 0.1  # at least
 ASLEEP_S = 0.00002  # who has used less of a CPU has written nothing
 UNTOLD = 48 * 2**20  # what may be written in the tick of the kernel's clock (4 ms) before it says that somebody runs, twice
@@ -51,6 +54,8 @@ class Watched:
         self.fast_at = 0.0  # when it was a fast writer last
         self.over = False
         self.seen = Seen()  # what was there at the last look
+        self.entries = 0  # of it, at the last count
+        self.making = float(MAKING)  # what it may make a second
         self.hidden = 0  # and without a name
         # The first look is when it could have written its limit: most tasks have ended by then, and cost nothing here.
         self.ask_at = time.monotonic() + min(LONGEST_S, limit / FASTEST)
@@ -60,12 +65,12 @@ class Watched:
         self.grown = 0  # by what they have said since
         self.ran: float | None = None  # on a CPU, until the last count
         self.hold: Hold | None = None
+        self.paused: Callable[[], bool] = lambda: False  # by somebody who wants it to stand still, whatever we do
         self.tell_stopped: Callable[[bool], None] = lambda stopped: None  # and whether it is held: who comes after us shall know
 
     @property
     def room(self) -> int:
         return max(self.limit - self.used - self.grown, 0)
-        self.paused: Callable[[], bool] = lambda: False  # by somebody who wants it to stand still, whatever we do
 
     @property
     def slow(self) -> bool:
@@ -74,7 +79,17 @@ class Watched:
 
     @property
     def dear(self) -> bool:
-        return self.took > DEAR_S
+        return self.took > DEAR_S and (self.slow or self.seen.entries > FEW or not self.seen.whole)
+
+    def is_fast(self, used: int, time_s: float) -> bool:
+        """Whether it writes fast, if it has used so much now and could write for so long since the last count."""
+        return used - self.used >= SLOW * time_s
+
+    def is_near(self, room: int, *, fast: bool) -> bool:
+        """Whether it could reach its limit before we come back, were we late."""
+        if not fast:
+            return room < min(self.limit // NEAR_PART, NEAR)
+        return room < (max(NEAR, self.making * LOOKS * self.took) if self.dear else NEAR)
 
 
 def check(watched: Watched, now: float, guard: Guard, holder: Holder) -> float:
@@ -115,7 +130,7 @@ def _is_due(watched: Watched, pids: list[int], ran: float | None, now: float, gu
         _look_at_part(watched, pids, now)
     watched.grown = max(written(pids) - watched.wrote, 0)
     most = watched.limit * (1 + MARGIN)
-    makes = MAKING * _time(watched, ran, now)
+    makes = watched.making * _time(watched, ran, now)
     if watched.used + watched.grown + makes <= most or (watched.used + watched.grown <= most and unchanged(watched.seen)):
         return False
     if not watched.seen.whole:
@@ -149,7 +164,10 @@ def _pause(watched: Watched) -> float:
     least = SHORTEST_S
     if watched.slow:  # it may stay close to its limit for long
         least = SLOW_S if watched.hold is None or watched.dear else min(SLOW_S, watched.took / PART)
-    return min(LONGEST_S, max(least, SHORTEST_S, (watched.room + watched.limit * MARGIN) / FASTEST))
+    soon = (watched.room + watched.limit * MARGIN) / FASTEST
+    if watched.hold is None and not watched.dear:
+        soon -= watched.took  # it goes on while we look
+    return min(LONGEST_S, max(least, SHORTEST_S, soon))
 
 
 def _wait(watched: Watched, now: float) -> float:
@@ -160,8 +178,7 @@ def _wait(watched: Watched, now: float) -> float:
 
 def _look(watched: Watched, pids: list[int], ran: float | None, guard: Guard) -> None:
     began, cpu = time.monotonic(), time.thread_time()
-    if len(pids) > 1 or watched.dear:  # one alone does not write while it creates a file
-        guard.begin(watched)
+    guard.begin(watched)
     if watched.dear and watched.used + watched.grown > watched.limit:  # it shall not grow while a long look finds out whether it has to end
         guard.stop(watched)
     watched.seen = count(watched.folders, watched.limit)
@@ -177,7 +194,12 @@ def _look(watched: Watched, pids: list[int], ran: float | None, guard: Guard) ->
 
 
 def _found(watched: Watched, used: int, ran: float | None, now: float) -> None:
-    fast = used - watched.used >= SLOW * _time(watched, ran, now)
+    time_s = _time(watched, ran, now)
+    fast = watched.is_fast(used, time_s)
+    if time_s > SLOW_S:
+        made = (watched.seen.entries - watched.entries) * ENTRY / time_s
+        watched.making = max(MAKING, MAKING_PART * made, watched.making / MAKING_PART)
+    watched.entries = watched.seen.entries
     watched.used, watched.ran = used, ran
     watched.looked = now if watched.hold is None else time.monotonic()  # one that is held has stood still since
     if fast:
@@ -185,8 +207,7 @@ def _found(watched: Watched, used: int, ran: float | None, now: float) -> None:
 
 
 def _hold_or_release(watched: Watched, holder: Holder) -> None:
-    """Hold it if it could reach its limit before we come back, were we late; let it go when it stays away from there."""
-    near = watched.room < (min(watched.limit // NEAR_PART, NEAR) if watched.slow else NEAR)
+    near = watched.is_near(watched.room, fast=not watched.slow)
     if near and watched.hold is None and holder.able:
         watched.hold = holder.hold(watched.threads)
     elif not near and watched.hold is not None:

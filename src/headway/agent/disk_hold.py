@@ -8,6 +8,7 @@ watch goes to the one it looks at, and waits on the one it looks at next.
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 
@@ -66,6 +67,7 @@ class Holder:
     def __init__(self, *, able: bool) -> None:
         """Able: it goes before everything else on its CPU. Without that, holding a task there would only be in both their way."""
         self.able = able
+        self._watch = _thread.get_native_id()  # the thread that looks: another one may hold a task for it
         self._usual = os.sched_getaffinity(0)
         self._count = dict.fromkeys(sorted(self._usual), 0)
         self._at: int | None = None
@@ -87,12 +89,12 @@ class Holder:
         self._count[hold.cpu] -= 1
         if not any(self._count.values()):
             self._at = None
-            os.sched_setaffinity(0, self._usual)
+            os.sched_setaffinity(self._watch, self._usual)
 
     def stand_by(self, hold: Hold) -> None:
         """From here on, what is held there stands still until the watch waits."""
         if hold.cpu != self._at:
-            os.sched_setaffinity(0, {hold.cpu})
+            os.sched_setaffinity(self._watch, {hold.cpu})
             self._at = hold.cpu
 
 

@@ -48,7 +48,7 @@ def main() -> None:
     shared = mmap.mmap(SHARED_FD, ENTRIES * ENTRY.size)
     supervisor = os.getppid()
     watches: Watches = {}
-    guard = Guard(lambda watched: _end_of(watched, watches, shared))
+    guard = Guard(lambda watched: _end_of(watched, watches, shared), holder)
     pause: float | None = None
     sock.send(b"ready")
     while True:
