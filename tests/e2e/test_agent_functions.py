@@ -127,7 +127,8 @@ def test_prints_and_progress_of_a_function_arrive(server: ScriptedServer) -> Non
     assert "to stdout\n" in server.text(ref)
     assert server.text(ref, stream=2) == "to stderr\n"
     said = [(p.done, p.text) for p in server.progress if p.id == ref[0]]
-    assert sorted(said) == [(2.0, "by a line"), (3.0, "by a call")]
+    assert said[-1] == (3.0, "by a call")
+    assert set(said[:-1]) <= {(2.0, "by a line")}  # told only if it was the newest for a while
     assert result(server, ref) == f"{ref[0]} 1"
 
 

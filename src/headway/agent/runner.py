@@ -248,6 +248,7 @@ class Runner:
         return self.places.get()
 
     def progress(self, done: float, total: float, text: str) -> None:
+        self.flush()  # a line of progress that was printed before is older: only the newest is told
         self.send(["said", [], (*self.current[:2], float(done), float(total), str(text)[:200])])
 
 
