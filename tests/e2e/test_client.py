@@ -300,3 +300,24 @@ def test_numbers_are_there_to_be_read(hw: Client) -> None:
     assert {queue.name for queue in hw.queues()} >= {"urgent", "delayable", "periodic"}
     assert "basic" in hw.tiers()
     assert hw.stats().servers == 1
+
+
+def test_a_handle_says_why_it_waits_and_is_changed_in_place(hw: Client) -> None:
+    handle = hw.submit(command="true", at="2099-01-01T00:00:00Z", labels={"made": "later"})
+    assert (handle.predicted_start, handle.warning) == (None, None)
+    waits = handle.explain()
+    assert (waits.state, waits.reasons[0].code) == ("scheduled", "scheduled")
+    assert hw.limits().waiting.used >= 1
+    assert handle.change(at="now", name="another").name == "another"
+    assert handle.wait(SOON).state == "succeeded"
+    assert "running" in hw.explain(handle.id).spent
+    with pytest.raises(errors.Conflict, match="succeeded"):
+        hw.change(handle.id, name="again")
+
+
+def test_only_the_events_that_were_asked_for_are_followed(hw: Client) -> None:
+    before = hw.submit(command="true").wait(SOON)
+    cursor = next(event.id for event in hw.events("succeeded", after="1-0") if before.id in event.tasks)
+    fails = hw.submit(command="false").wait(SOON)
+    hw.submit(command="true").wait(SOON)
+    assert next(event.tasks for event in hw.events("failed", after=cursor)) == [fails.id]

@@ -17,7 +17,7 @@ import pytest
 from headway.api.audit import QUIET, action_of
 from headway.api.openapi import TABLE
 from headway.wire.http import Http, Response
-from tests.support.cluster import TOKEN, Process, Server
+from tests.support.cluster import TOKEN, Process, Server, eventually
 
 
 class Place:
@@ -102,8 +102,21 @@ async def test_a_key_is_shown_once_works_until_it_expires_and_can_be_revoked(pla
     assert {one["name"] for one in listed["keys"] if one["tenant"] == "acme"} == {"", "ci"}
     await place.must("POST", f"/v1/keys/{key['id']}/revoke")
     assert (await place.ask(key["token"], "GET", "/v1/whoami")).status == 401
-    gone = await place.must("POST", "/v1/keys", {"tenant": "acme", "expires": 0})
-    assert (await place.ask(gone["token"], "GET", "/v1/whoami")).status == 401
+    brief = await place.must("POST", "/v1/keys", {"tenant": "acme", "expires": "1ms"})
+
+    async def is_over() -> bool:
+        return (await place.ask(brief["token"], "GET", "/v1/whoami")).status == 401
+
+    await eventually(is_over)
+    assert "expired 20" in place.cli("key", "ls").stdout
+    assert (await place.ask(TOKEN, "POST", "/v1/keys", {"tenant": "acme", "expires": 0})).status == 400
+
+
+async def test_a_tenant_has_a_name_that_can_stand_in_an_address(place):
+    for name in ("self", "a/b", "..", ""):
+        assert (await place.ask(TOKEN, "POST", "/v1/tenants", {"name": name})).status == 400, name
+    await place.must("POST", "/v1/tenants", {"name": "Ärzte & Co"})
+    assert place.cli("tenant", "show", "Ärzte & Co").stdout.startswith("Ärzte & Co")
 
 
 async def test_a_tenant_revokes_its_own_key_and_no_other(place):
@@ -218,6 +231,9 @@ async def test_the_command_line_does_all_of_it(place):
     table = place.cli("audit", "--since", "1h").stdout
     assert "rate_per_hour: 3600 -> -" in table.replace("3600.0", "3600")
     assert place.cli("tenant", "set", "acme").returncode == 64
+    for word in ("many", "nan", "inf"):
+        said = place.cli("tenant", "set", "acme", "--max-waiting", word)
+        assert (said.returncode, "--max-waiting" in said.stderr) == (64, True), word
 
 
 async def test_every_call_that_may_change_something_leaves_a_row_whatever_route_it_takes(place):

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from headway.api.tenants import limits_of
 from headway.control.allowances import Allowances
 from headway.domain.lifecycle import State
 from headway.domain.tenant import Subscription
@@ -194,6 +195,20 @@ async def test_tasks_that_ran_make_room_in_the_quota(dsn):
         await agent.orders(3)
         core.allowances.limited[1].forget()
         await many(core, 1)
+
+
+async def test_a_paused_task_that_no_node_has_still_waits_and_is_not_shown_as_running(dsn):
+    async with engine(dsn) as core:
+        await subscribe(core, max_waiting=3)
+        receipt = await many(core, 3)
+        for task in receipt.ids:
+            await core.steering.pause(task, None)
+        core.allowances.limited[1].forget()
+        with pytest.raises(LimitExceeded, match="quota of 3"):
+            await many(core, 1)
+        limits = await limits_of(core, 1, "default")
+        assert (limits.running.used, limits.cpus.used, limits.waiting.used) == (0, 0, 3)
+        assert sum(view.running for view in (await core.queue_views.look(None))[0]) == 0
 
 
 async def test_a_suspended_tenant_submits_nothing(dsn):

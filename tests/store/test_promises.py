@@ -118,9 +118,38 @@ async def test_a_count_goes_on_by_what_is_stored_and_what_starts_until_the_next_
         await busy(core)
         asked = await drafts(core, *[function() for _ in range(1_000)])
         first = await core.promises.wait(1, asked[:1])
-        core.promises.stored(1, 5_000)
+        core.promises.stored(1, asked)
         assert await core.promises.wait(1, asked[:1]) > first
         assert await core.promises.wait(1, asked) > await core.promises.wait(1, asked[:1])
+
+
+async def test_what_a_closed_queue_its_time_or_others_hold_back_delays_no_other_task(dsn, monkeypatch):
+    monkeypatch.setattr(promises, "COUNT_S", 0.0)
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core, cpus=1).join()
+        await core.queues.add(Queue("shut", paused=True))
+        await submit(core, *[function(resources=WHOLE, queue="shut", delay_tolerance=0) for _ in range(5_000)])
+
+        async def is_known() -> bool:
+            plan = await core.outlook.read()
+            return bool(plan.closed) and 1 in plan.tenants and plan.tenants[1].rate > 0
+
+        for _ in range(3):
+            await submit(core, function(resources=WHOLE))
+            await agent.succeed(*await agent.orders())
+        await eventually(is_known)
+        strict = await drafts(core, function(resources=WHOLE, delay_tolerance="1s", on_late="refuse"))
+        await core.promises.check(1, strict)
+        assert await core.promises.wait(1, strict) == 0.0
+        state = (await core.outlook.read()).tenants[1]
+        assert (state.waiting, state.served) == (0, 0.0)
+        monkeypatch.setattr(promises, "COUNT_S", 3600.0)
+        held_back = await drafts(
+            core, function(queue="shut"), function(at=4_000_000_000), function(name="a"), function(name="b", after="a")
+        )
+        before = core.promises._counts[1].tasks
+        core.promises.stored(1, held_back)
+        assert core.promises._counts[1].tasks == before + 1
 
 
 def test_a_count_never_falls_below_nothing():

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from headway.domain.lifecycle import State
-from headway.store.queries import query
-from headway.wire.views.explanations import Explanation
 from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
+from tests.support.ordering import explained
 
 SMALL = {"resources": {"cpus": 0.5, "memory": "64MiB"}, "delay_tolerance": "10m", "preemptible": False}
 LARGE = {"resources": {"cpus": 2, "memory": "64MiB"}, "delay_tolerance": "1ms", "category": "delayable"}
-
-
-async def explained(core, task: int) -> Explanation:
-    async with core.database.cold() as connection:
-        row = await connection.fetchrow(query("read.one"), [task], None)
-    return await core.explaining.explain(row)
 
 
 async def passed_until_kept(core, agent, held, large: int) -> int:

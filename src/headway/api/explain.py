@@ -18,7 +18,7 @@ async def explain(request: Http, task_id: FromPath[str]) -> Response[bytes]:
     """Every reason that keeps it from running, its place in the order, what would start it, and when it will probably start."""
     caller = await caller_of(request, *PEOPLE)
     core, task = core_of(request), id_of(task_id)
-    return answer(await core.explaining.explain(await one(core, task, caller.scope)))
+    return answer(await core.explaining.explain(await one(core, task, caller.scope), caller.scope))
 
 
 @patch("/v1/tasks/{task_id:str}")
@@ -27,7 +27,7 @@ async def change(request: Http, task_id: FromPath[str]) -> Response[bytes]:
     caller = await caller_of(request, *PEOPLE)
     core, task = core_of(request), id_of(task_id)
     edit = await body_of(request, dict[str, Any])
-    for field in ("after", "idempotency_key"):
+    for field in ("after", "for_each", "idempotency_key"):
         if field in edit:
             raise InvalidInput(f"{field}: cannot be changed on a waiting task", field=field, hint="cancel it and submit another")
     await core.changing.change(task, caller.scope, edit)

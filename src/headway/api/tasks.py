@@ -97,7 +97,7 @@ async def _promise(
     if receipt.state == State.LEASED:
         wait: float | None = 0.0
     else:
-        core.promises.stored(tenant, len(drafts))
+        core.promises.stored(tenant, drafts)
         wait = await core.promises.wait(tenant, drafts, stored=True)
     if wait is None:
         return None, None

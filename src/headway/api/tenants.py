@@ -15,7 +15,6 @@ from headway.api.request import PEOPLE, Http, answer, body_of, caller_of, core_o
 from headway.control.access import Caller
 from headway.control.core import Core
 from headway.domain import units
-from headway.domain.lifecycle import HELD, State
 from headway.domain.spec import ResourcesSpec
 from headway.domain.tenant import Subscription, SubscriptionSpec, spec_of
 from headway.errors import InvalidInput, NotFound
@@ -213,14 +212,14 @@ async def limits_of(core: Core, tenant: int, name: str) -> LimitsView:
     async with core.database.cold() as connection:
         rows = await connection.fetch(_USED, tenant, COUNTED)
     await core.definitions.load_shapes(row["shape"] for row in rows)
-    held = [row for row in rows if State(row["state"]) in HELD]
+    held = [row for row in rows if row["held"]]
     needs = [(core.definitions.shapes[row["shape"]], row["count"]) for row in held]
     rate = core.allowances.rate_of(tenant)
     left, burst = None if rate is None else float(rate[1]), subscription.burst_size
     return LimitsView(
         tenant=name,
         running=_limit(subscription.max_running, sum(row["count"] for row in held)),
-        waiting=_limit(subscription.max_waiting, sum(row["count"] for row in rows if State(row["state"]) not in HELD)),
+        waiting=_limit(subscription.max_waiting, sum(row["count"] for row in rows if not row["held"])),
         cpus=_limit(subscription.max_cpus, sum(need.cpus_milli * count for need, count in needs) / 1000),
         memory=_limit(subscription.max_memory, sum(need.memory * count for need, count in needs)),
         submissions=LimitView(None, 0, None) if left is None else LimitView(burst, burst - left, left),

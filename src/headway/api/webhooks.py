@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import secrets
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 from litestar import Response, delete, get, patch, post
@@ -102,7 +103,7 @@ async def test(request: Http, name: FromPath[str]) -> Response[bytes]:
     """Send a message that says nothing, to see whether it arrives."""
     caller = await caller_of(request, *PEOPLE)
     core, message = core_of(request), f"test-{secrets.token_hex(8)}"
-    source = f"headway/tenants/{caller.tenant_name}"
+    source = f"headway/tenants/{quote(caller.tenant_name)}"
     body = cloud_event(message, "webhook.test", source, core.clock.now(), None, {"webhook": name})
     await core.webhooks.test(_owner(caller), name, body, message)
     return answer(Changed(1, [message]), 202)

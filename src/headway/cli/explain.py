@@ -85,6 +85,13 @@ def _explained(found: Explanation) -> str:
         )
     if (start := found.estimate) is not None:
         lines.append(f"starts about {when(start.at)}, nine times in ten between {when(start.low)} and {when(start.high)}")
+    if found.earlier:
+        lines.append(f"before: {found.earlier}")
+    if found.checkpoint_at is not None:
+        lines.append(f"goes on from: its checkpoint of {when(found.checkpoint_at)}")
+    if (limit := found.limit) is not None:
+        end = "it expires" if limit.then == "expire" else "its limit is over, and it waits on"
+        lines.append(f"limit: {when(limit.at)} {end}, if it has not started")
     if found.spent:
         lines.append("spent: " + ", ".join(f"{seconds:.3f} s {word}" for word, seconds in found.spent.items()))
     return "\n".join(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
@@ -118,13 +119,14 @@ def key_create(
     ] = None,
 ) -> None:
     """Make a key and print its token, which is shown this once."""
+    from headway.cli.moments import when
     from headway.cli.session import talk
     from headway.wire.views.tenants import NewKeyView
 
     async def ask(server: Server) -> None:
         body = {"role": role or ("tenant" if tenant else "admin"), "tenant": tenant, "name": name, "expires": expires}
         made = await server.post("/v1/keys", NewKeyView, body)
-        rows = [("key", made.id), ("role", made.role), ("tenant", made.tenant), ("expires", made.expires_at), ("token", made.token)]
+        rows = [("key", made.id), ("role", made.role), ("tenant", made.tenant), ("expires", when(made.expires_at)), ("token", made.token)]
         terminal.answer(made, ids=[made.token], table=lambda: fields([(word, value) for word, value in rows if value is not None]))
 
     talk(terminal, ask)
@@ -242,18 +244,20 @@ def _changes(said: dict[str, Any]) -> dict[str, Any]:
         elif isinstance(value, str) and value.lower() == NONE and field != "isolation":
             found[field] = None
         else:
-            found[field] = _number(value) if field in _NUMBERS else value
+            found[field] = _number(value, field) if field in _NUMBERS else value
     return found
 
 
 _NUMBERS = ("weight", "rate_per_hour", "burst", "max_running", "max_waiting", "max_cpus")
 
 
-def _number(text: str) -> int | float:
+def _number(text: str, field: str) -> int | float:
     try:
         value = float(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a number", param_hint="N") from None
+        value = math.nan
+    if not math.isfinite(value):  # JSON has no word for it
+        raise typer.BadParameter(f"{text!r} is not a number", param_hint=f"--{field.replace('_', '-')}")
     return int(value) if value.is_integer() else value
 
 
@@ -336,7 +340,11 @@ def _keys(found: list[KeyView]) -> str:
 def _until(one: KeyView) -> str:
     if one.revoked_at is not None:
         return "revoked"
-    return "always" if one.expires_at is None else f"until {one.expires_at:%Y-%m-%d %H:%M}"
+    if one.expires_at is None:
+        return "always"
+    from headway.cli.moments import now
+
+    return f"{'until' if one.expires_at > now() else 'expired'} {one.expires_at.astimezone():%Y-%m-%d %H:%M}"
 
 
 def _tiers(tiers: dict[str, ResourcesView]) -> str:

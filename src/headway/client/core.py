@@ -87,7 +87,8 @@ class AsyncClient(TaskCalls, TreeCalls, ScheduleCalls, FleetCalls):
 
     async def submit(self, spec: Spec | None = None, /, **fields: Any) -> AsyncHandle[Any]:
         """Submit one task, given as a TaskSpec, a mapping, or the fields of one. It is durable when this returns."""
-        return AsyncHandle(self, (await self.accept(merged(spec, fields))).id)
+        accepted = await self.accept(merged(spec, fields))
+        return AsyncHandle(self, accepted.id, accepted=accepted)
 
     async def accept(self, spec: Spec) -> Accepted:
         """Submit one task; the answer tells whether an idempotency key gave an earlier task back (`created`)."""
@@ -130,11 +131,11 @@ class AsyncClient(TaskCalls, TreeCalls, ScheduleCalls, FleetCalls):
         accepted = await self._to.ask("POST", "/v1/tasks", AcceptedMany, body=encode(bulk), repeatable=keyed, timeout=BULK_TIMEOUT)
         if self.inside is not None:
             self.inside.submitted(accepted.ids)
-        return self._handles(accepted.ids, kind)
+        return self._handles(accepted.ids, kind, accepted)
 
-    def _handles(self, ids: Sequence[str], kind: Any = None) -> list[AsyncHandle[Any]]:
+    def _handles(self, ids: Sequence[str], kind: Any = None, accepted: AcceptedMany | None = None) -> list[AsyncHandle[Any]]:
         group = Group(ids)
-        return [AsyncHandle(self, each, kind=kind, group=group, index=i) for i, each in enumerate(ids)]
+        return [AsyncHandle(self, each, kind=kind, group=group, index=i, accepted=accepted) for i, each in enumerate(ids)]
 
     # -- waiting
 

@@ -102,7 +102,7 @@ class Task(Generic[P, T, R]):
     async def _submit(self, client: core.AsyncClient, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> AsyncHandle[T]:
         codec, (encoded,) = self.encode([(args, kwargs)])
         accepted = await client.accept(self.spec(codec, input=encoded))
-        return AsyncHandle(client, accepted.id, kind=self.kind)
+        return AsyncHandle(client, accepted.id, kind=self.kind, accepted=accepted)
 
 
 @overload

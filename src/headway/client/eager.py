@@ -68,6 +68,14 @@ class EagerHandle(Handle[Any]):
     def state(self) -> str:
         return self._view.state
 
+    @property
+    def predicted_start(self) -> datetime.datetime | None:
+        return self._view.started_at
+
+    @property
+    def warning(self) -> str | None:
+        return None  # it waited for nothing
+
     def cancel(self) -> TaskView:
         return self._view  # final already
 

@@ -6,6 +6,7 @@ Nothing is decided here. Each method is made from the asynchronous one by `block
 from __future__ import annotations
 
 import asyncio
+import datetime
 import functools
 import os
 import threading
@@ -21,6 +22,7 @@ from headway.client.core import AsyncClient
 from headway.client.handles import AsyncHandle
 from headway.client.inside import REQUEUE
 from headway.errors import InvalidInput
+from headway.wire.views.explanations import Explanation
 from headway.wire.views.tasks import LogLine, TaskView
 
 P = ParamSpec("P")
@@ -141,6 +143,20 @@ class Handle(Generic[T]):
     def state(self) -> str:
         return self._client.thread.run(self.aio.state())
 
+    @property
+    def predicted_start(self) -> datetime.datetime | None:
+        return self.aio.predicted_start
+
+    @property
+    def warning(self) -> str | None:
+        return self.aio.warning
+
+    def explain(self) -> Explanation:
+        return self._client.thread.run(self.aio.explain())
+
+    def change(self, **fields: Any) -> TaskView:
+        return self._client.thread.run(self.aio.change(**fields))
+
     def cancel(self) -> TaskView:
         return self._client.thread.run(self.aio.cancel())
 
@@ -229,6 +245,8 @@ class Client:
     iterate = streaming(AsyncClient.iterate)
     attempts = blocking(AsyncClient.attempts)
     logs = streaming(AsyncClient.logs)
+    explain = blocking(AsyncClient.explain)
+    change = blocking(AsyncClient.change)
     cancel = blocking(AsyncClient.cancel)
     pause = blocking(AsyncClient.pause)
     resume = blocking(AsyncClient.resume)
@@ -255,6 +273,7 @@ class Client:
     queues = blocking(AsyncClient.queues)
     stats = blocking(AsyncClient.stats)
     tiers = blocking(AsyncClient.tiers)
+    limits = blocking(AsyncClient.limits)
     whoami = blocking(AsyncClient.whoami)
     webhooks = blocking(AsyncClient.webhooks)
     create_webhook = blocking(AsyncClient.create_webhook)

@@ -13,6 +13,7 @@ from headway.wire.views.answers import Changed
 from headway.wire.views.events import DeliveryView, EventView, WebhookView
 from headway.wire.views.fleet import NodeView, QueueView, Stats
 from headway.wire.views.tasks import ResourcesView
+from headway.wire.views.tenants import LimitsView
 
 
 class FleetCalls(Calls):
@@ -40,6 +41,10 @@ class FleetCalls(Calls):
     async def tiers(self) -> dict[str, ResourcesView]:
         return await self._to.ask("GET", "/v1/tiers", dict[str, ResourcesView])
 
+    async def limits(self) -> LimitsView:
+        """What your tenant may use, uses, and has left."""
+        return await self._to.ask("GET", "/v1/limits", LimitsView)
+
     async def whoami(self) -> dict[str, str]:
         return await self._to.ask("GET", "/v1/whoami", dict[str, str])
 
@@ -64,13 +69,14 @@ class FleetCalls(Calls):
         """Send messages again: `messages=[...]`, `dead=True` or `since=...`."""
         return await self._to.ask("POST", f"/v1/webhooks/{segment(name)}/replay", Changed, body=encode(which))
 
-    async def events(self, *, after: str | None = None) -> AsyncIterator[EventView]:
-        """Facts as they happen. After a lost connection it goes on behind the last one seen; none is left out."""
-        patience = Patience(self._to.patience)
+    async def events(self, *kinds: str, after: str | None = None) -> AsyncIterator[EventView]:
+        """Facts as they happen, of these kinds (`"failed"`, `"killed"`, `"finished"`) or all. After a lost connection it goes on behind the
+        last one seen; none is left out."""
+        patience, query = Patience(self._to.patience), {"kind": ",".join(kinds)} if kinds else None
         while True:
             headers = {"accept": "text/event-stream"} | ({"last-event-id": after} if after else {})
             try:
-                async for event in events_of(self._to.lines("/v1/events", None, **headers)):
+                async for event in events_of(self._to.lines("/v1/events", query, **headers)):
                     patience = Patience(self._to.patience)
                     after = event.id
                     yield event

@@ -7,11 +7,13 @@ so that `[h.result() for h in handles]` costs a few requests and not one for eac
 from __future__ import annotations
 
 import asyncio
+import datetime
 from collections.abc import AsyncIterator, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headway.client import outcomes
-from headway.wire.views.tasks import LogLine, TaskView
+from headway.wire.views.explanations import Explanation
+from headway.wire.views.tasks import Accepted, AcceptedMany, LogLine, TaskView
 
 if TYPE_CHECKING:
     from headway.client.core import AsyncClient
@@ -49,6 +51,7 @@ class AsyncHandle(Generic[T]):
         group: Group | None = None,
         index: int = 0,
         foreign: bool = False,
+        accepted: Accepted | AcceptedMany | None = None,
     ) -> None:
         self.id = task_id
         self._client = client
@@ -56,6 +59,17 @@ class AsyncHandle(Generic[T]):
         self._group = group
         self._index = index
         self._foreign = foreign  # submitted elsewhere: there may be no such task
+        self._accepted = accepted  # what its submission was answered with; not known of one submitted elsewhere
+
+    @property
+    def predicted_start(self) -> datetime.datetime | None:
+        """When it will probably start, as said when it was submitted (of a bulk: its last task); None when nothing was known."""
+        return None if self._accepted is None else self._accepted.predicted_start
+
+    @property
+    def warning(self) -> str | None:
+        """What the server said when that is later than its delay tolerance allows."""
+        return None if self._accepted is None else self._accepted.warning
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"
@@ -125,6 +139,14 @@ class AsyncHandle(Generic[T]):
 
     async def state(self) -> str:
         return (await self.view()).state
+
+    async def explain(self) -> Explanation:
+        """Why it does not run, what would start it, and when it will probably start; of one that ended, where its time went."""
+        return await self._client.explain(self.id)
+
+    async def change(self, **fields: Any) -> TaskView:
+        """Change some fields while no node has it: `handle.change(delay_tolerance=0)`."""
+        return await self._client.change(self.id, **fields)
 
     async def cancel(self) -> TaskView:
         return await self._client.cancel(self.id)

@@ -13,6 +13,7 @@ from headway.client.calls import BULK_TIMEOUT, Calls, encode, segment, task_path
 from headway.client.connection import Patience, with_query
 from headway.errors import Unavailable
 from headway.wire.views.answers import Changed
+from headway.wire.views.explanations import Explanation
 from headway.wire.views.tasks import AttemptView, DeadGroup, LogLine, Page, TaskView
 
 
@@ -62,6 +63,14 @@ class TaskCalls(Calls):
                 if came and after is None:
                     raise
                 await self._to.after_loss(error, patience, again=follow)
+
+    async def explain(self, task_id: str | int) -> Explanation:
+        """Why a task does not run, what would start it, and when it will probably start; of one that ended, where its time went."""
+        return await self._to.ask("GET", task_path(task_id, "explain"), Explanation)
+
+    async def change(self, task_id: str | int, /, **fields: Any) -> TaskView:
+        """Change some fields of a task that no node has yet: `change(task_id, delay_tolerance=0)`."""
+        return await self._to.ask("PATCH", task_path(task_id), TaskView, body=encode(fields))
 
     async def cancel(self, task_id: str | int) -> TaskView:
         """Ask for the end of a task. One that runs ends a little later: wait for it to know."""

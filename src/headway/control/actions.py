@@ -11,7 +11,9 @@ import msgspec
 
 from headway.control import bounded_waiting, levels, subtasks
 from headway.control.bus import Bus
+from headway.control.contents import Contents
 from headway.control.definitions import Definitions, Interned
+from headway.control.draft import check_input
 from headway.control.fleet import Fleet
 from headway.control.settle import Effects, end_waiting, settle, tell
 from headway.control.tenants import Tenants
@@ -44,6 +46,7 @@ _PURGE = query("read.purge")
 class Actions:
     database: Database
     definitions: Definitions
+    contents: Contents
     fleet: Fleet
     tenants: Tenants
     bus: Bus
@@ -71,14 +74,14 @@ class Actions:
         async with self.database.cold() as connection:
             rows = [dict(r) for r in await connection.fetch(_DEAD_ROWS, ids, tenant)]
         known = await self.definitions.load(row["definition"] for row in rows)
-        new_input = msgspec.json.encode(edit["input"]) if "input" in edit else None
+        new_input = check_input(msgspec.json.encode(edit["input"])) if "input" in edit else None
         changes = {key: value for key, value in edit.items() if key != "input"}
         edited: dict[int, Interned] = {}
         for row in rows:
             old = known[row["definition"]]
             if row["definition"] not in edited:
                 edited[row["definition"]] = (
-                    await self.definitions.intern(
+                    await self.contents.intern(
                         row["tenant"], edit_definition(old.definition, changes, self.tenants.terms(row["tenant"]))
                     )
                     if changes
@@ -139,7 +142,7 @@ async def _cancel(connection: Connection, ids: list[int]) -> tuple[Effects, list
 
 def edit_definition(old: Definition, changes: dict[str, Any], terms: Terms) -> Definition:
     """The definition with some of a task's fields changed, checked like a new one."""
-    allowed = set(TaskSpec.__struct_fields__) - {"input", "after", "at", "idempotency_key", "name", "labels", "size"}
+    allowed = set(TaskSpec.__struct_fields__) - {"input", "after", "at", "idempotency_key", "name", "labels", "size", "for_each"}
     for field in changes:
         if field not in allowed:
             near = difflib.get_close_matches(field, sorted(allowed), n=1)
@@ -149,7 +152,11 @@ def edit_definition(old: Definition, changes: dict[str, Any], terms: Terms) -> D
         merged = msgspec.convert({**_said(as_spec(old)), **changes}, TaskSpec)
     except msgspec.ValidationError as error:
         raise decode_error(error, given=changes) from None
-    return define(merged, terms)
+    new = define(merged, terms)
+    return new if _RUNS & changes.keys() else msgspec.structs.replace(new, name=old.name)
+
+
+_RUNS = {"command", "executable", "function", "image", "commands", "stages"}  # what a task that has no name is called after
 
 
 def _said(spec: TaskSpec) -> dict[str, Any]:
@@ -188,4 +195,5 @@ def as_spec(old: Definition) -> TaskSpec:
         network=list(old.network) or None,
         stages=specs_of(old.stages),
         notify=[NotifySpec(target.to, list(target.kinds)) for target in old.notify],
+        with_results=old.with_results,
     )

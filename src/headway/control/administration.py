@@ -18,7 +18,7 @@ from headway.domain.checks import check_name
 from headway.domain.define import resolve
 from headway.domain.resources import TIERS, Resources, misspelt
 from headway.domain.spec import ResourcesSpec
-from headway.domain.tenant import Subscription, SubscriptionSpec, Terms, changed, spec_of
+from headway.domain.tenant import Subscription, SubscriptionSpec, Terms, changed, check_tenant, spec_of
 from headway.errors import Conflict, InvalidInput, NotFound
 from headway.store.database import Connection, Database
 from headway.store.queries import query
@@ -50,7 +50,7 @@ class Administration:
         return found
 
     async def create_tenant(self, name: str, spec: SubscriptionSpec, entry: Entry) -> int:
-        check_name(name)
+        check_tenant(name)
         new = changed(Subscription(), spec)
         self._check_tier(new, None)
 
@@ -95,6 +95,8 @@ class Administration:
             raise InvalidInput("tenant: needed for the role tenant, possible for reader, for no other", field="tenant")
         if name:
             check_name(name)
+        if expires_s is not None and expires_s <= 0:
+            raise InvalidInput("expires: a key that ends at once is of no use", field="expires", hint='above 0, for example "90d"')
         token = f"hw_{role}_{secrets.token_urlsafe(24)}"
 
         async def work(connection: Connection) -> Any:

@@ -29,6 +29,7 @@ LOOK_S = 5.0  # how often to look by oneself: what is stored here or elsewhere i
 _REMEMBER = query("waiting_limit.remember")
 _REMEMBER_TREE = query("waiting_limit.remember_tree")
 _REMEMBER_RESTORED = query("waiting_limit.remember_restored")
+_CHANGE = query("waiting_limit.change")
 _NEXT = query("waiting_limit.next")
 _DUE = query("waiting_limit.due")
 _LOCK = query("waiting_limit.lock")
@@ -58,9 +59,11 @@ async def remember_restored(connection: Connection) -> None:
 
 
 async def changed(connection: Connection, task: int, new: Interned) -> None:
-    """A waiting task is another kind now: so may its limit be."""
-    await connection.execute(_FORGET, [task])
-    await remember(connection, [(task, new)])
+    """A waiting task is another kind now, with another limit or another time."""
+    if new.limit_ms:
+        await connection.execute(_CHANGE, task, new.limit_ms, new.definition.patience.keep)
+    else:
+        await connection.execute(_FORGET, [task])
 
 
 def _limits(kinds: Collection[Interned]) -> tuple[list[int], list[int], list[bool]]:

@@ -11,6 +11,7 @@ import msgspec
 from headway.control import bounded_waiting
 from headway.control.actions import edit_definition
 from headway.control.bus import Bus
+from headway.control.contents import Contents
 from headway.control.definitions import Definitions, Interned
 from headway.control.draft import check_input
 from headway.control.fleet import Fleet
@@ -26,6 +27,7 @@ from headway.store.queries import query
 
 _LOCK = query("explain.lock")
 _CHANGE = query("explain.change")
+_EXPANDED = query("explain.expanded")
 _ONE = query("read.one")
 OWN = ("input", "name", "labels", "size", "at")  # of the task itself; the rest is of its definition
 
@@ -34,6 +36,7 @@ OWN = ("input", "name", "labels", "size", "at")  # of the task itself; the rest 
 class Changing:
     database: Database
     definitions: Definitions
+    contents: Contents
     tenants: Tenants
     fleet: Fleet
     bus: Bus
@@ -44,23 +47,28 @@ class Changing:
         if not edit:
             raise InvalidInput("nothing to change", hint="give fields of the task, for example delay_tolerance")
         own = _own(edit)
-        new = await self._defined(before, {field: value for field, value in edit.items() if field not in OWN})
+        old, new = await self._defined(before, {field: value for field, value in edit.items() if field not in OWN})
+        waits_anew = "at" in own or new.definition.patience != old.definition.patience
 
         async def work(connection: Connection) -> tuple[Any, Any]:
             row = await connection.fetchrow(_LOCK, task, tenant)
             if row is None or row["definition"] != before["definition"]:
                 return row, None
+            if not row["cap_ms"] and await connection.fetchval(_EXPANDED, task):
+                raise Conflict(f"task {task} stands for a `for_each`, and its tasks are there", hint="change the tasks it is made of")
+            category = new.category if new.category != old.category else row["category"]  # one that was promoted stays so
             changed = await connection.fetchrow(
-                _CHANGE, task, new.id, new.shape, new.cap_ms, new.category, own.get("at"), new.definition.tolerance_ms, own.get("input"),
+                _CHANGE, task, new.id, new.shape, new.cap_ms, category, own.get("at"), new.definition.tolerance_ms, own.get("input"),
                 own.get("name"), own.get("labels"), own.get("size"),
             )  # fmt: skip
-            await bounded_waiting.changed(connection, task, new)
+            if waits_anew:
+                await bounded_waiting.changed(connection, task, new)
             return row, changed
 
         row, changed = await self.database.transact(work)
         if row is None:
             state = State((await self._row(task, tenant))["state"])
-            hint = "submit it anew, or retry it with an edit if it failed" if state.final else "cancel it, or wait for its end"
+            hint = "submit it anew, or retry it with an edit if it failed" if state.final else "its node has it: cancel it, or wait"
             raise Conflict(f"task {task} is {state.word}: only a waiting task can be changed", hint=hint)
         if changed is None:
             raise Conflict(f"task {task} was changed by somebody else at the same time", hint="look at it and try again")
@@ -70,16 +78,17 @@ class Changing:
             self.bus.ready({(changed["tenant"], changed["shape"]): [key]})
         self.bus.scheduled()
 
-    async def _defined(self, row: Any, changes: dict[str, Any]) -> Interned:
+    async def _defined(self, row: Any, changes: dict[str, Any]) -> tuple[Interned, Interned]:
+        """What the task was, and what it is with these changes."""
         old = (await self.definitions.load([row["definition"]]))[row["definition"]]
         if not changes:
-            return old
+            return old, old
         if "category" in changes:
             changes.setdefault("delay_tolerance", None)  # another category's own, unless one was given
         definition = edit_definition(old.definition, changes, self.tenants.terms(row["tenant"]))
-        interned = await self.definitions.intern(row["tenant"], definition)
+        interned = await self.contents.intern(row["tenant"], definition)
         self.fleet.check_satisfiable([interned])
-        return interned
+        return old, interned
 
     async def _row(self, task: int, tenant: int | None) -> Any:
         async with self.database.cold() as connection:
@@ -106,7 +115,8 @@ def _own(edit: dict[str, Any]) -> dict[str, Any]:
         if not 0 <= found["size"] < 1e300:
             raise InvalidInput(f"size: {found['size']} is out of range", field="size")
     if "at" in edit:
-        found["at"] = datetime.datetime.fromtimestamp(at_seconds(_typed(edit, "at", str | float)), datetime.UTC)
+        at = _typed(edit, "at", str | float)
+        found["at"] = datetime.datetime.fromtimestamp(0.0 if at == "now" else at_seconds(at), datetime.UTC)  # what is over means now
     return found
 
 

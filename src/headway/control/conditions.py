@@ -58,8 +58,8 @@ class Conditions:
         self.now = now
         self._verdicts.clear()
         board = self.board
-        slacks = lambda: [((key[0] - now).total_seconds(), count) for key, count in census.waiting(board.lanes)]  # noqa: E731
-        parts = lambda: census.parts(board.lanes, board.rooms)  # noqa: E731
+        slacks = lambda: [((key[0] - now).total_seconds(), count) for key, count in census.waiting(board.going)]  # noqa: E731
+        parts = lambda: census.parts(board.going, board.rooms)  # noqa: E731
         if self.pressure.look(time.monotonic(), board.rooms.utilisation(), slacks, parts):
             board.divide(due_first=self.pressure.due_first)
 

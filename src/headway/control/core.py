@@ -186,10 +186,10 @@ class Core:
             self.allowances,
             settings.admission_queue,
         )
-        self.actions = Actions(database, self.definitions, self.fleet, self.tenants, bus)
+        self.actions = Actions(database, self.definitions, self.contents, self.fleet, self.tenants, bus)
         self.streams = Streams(database, self.drafts, self.fleet, self.ids, clock, bus, self.allowances)
         self.trees = TreeActions(database, self.actions, bus)
-        self.changing = Changing(database, self.definitions, self.tenants, self.fleet, bus)
+        self.changing = Changing(database, self.definitions, self.contents, self.tenants, self.fleet, bus)
         self.steering = Steering(database, bus)
         self.waiting = Waiting(database, bus)
 

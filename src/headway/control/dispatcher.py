@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -189,7 +190,7 @@ class Dispatcher:
         if row is not None:
             data["task"] = _described(row)
         tenant = event["tenant_name"] or ""
-        return cloud_event(message, event["kind"], f"{self.source}/tenants/{tenant}", event["at"], task, data)
+        return cloud_event(message, event["kind"], f"{self.source}/tenants/{quote(tenant)}", event["at"], task, data)
 
 
 def cloud_event(message: str, kind: str, source: str, at: Any, task: int | None, data: dict[str, Any]) -> str:

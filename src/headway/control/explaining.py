@@ -10,8 +10,10 @@ import datetime
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
 
 from headway.control.clock import Clock
 from headway.control.definitions import Definitions
@@ -21,17 +23,21 @@ from headway.control.planner import Planner
 from headway.control.queues import Queues
 from headway.control.scenes import Scenes
 from headway.domain.identity import ms_of
-from headway.domain.lifecycle import State
+from headway.domain.lifecycle import Outcome, State
 from headway.domain.resources import Resources, fits
-from headway.policy.explain import Answer, Facts, explain, spent, stood_still
+from headway.domain.waiting import ON_MAX_WAIT
+from headway.policy.explain import Answer, Ended, Facts, earlier, explain, spent, stood_still
 from headway.policy.fairness import over_quota
 from headway.policy.forecast import Held, Rival, Scene, share_of
 from headway.policy.peak import judge
+from headway.policy.placement import Gate
 from headway.policy.preemption import PATIENCE_S
 from headway.policy.room import Kept, NodeRoom, Refusal, need_of, refuse
+from headway.policy.waiting import Waiter, waits_since
 from headway.store.database import Connection, Database
 from headway.store.queries import query
-from headway.wire.views.explanations import Estimate, Explanation, OrderView, Reason
+from headway.wire.exchange import ErrorInfo
+from headway.wire.views.explanations import Estimate, Explanation, LimitedWait, OrderView, Reason
 
 COUNTED = 10_000
 SLOWEST = 0.001  # tasks a second: a tenant with fewer is no rival
@@ -44,6 +50,17 @@ _ALLOCATED = query("task.allocated")
 _HELD = query("queue.held_by_tenant")
 _ATTEMPTS = query("read.attempts")
 _PAUSES = query("control.pauses_of")
+_PAST = query("explain.past")
+_KNOWN = query("read.known")
+
+
+@dataclass(frozen=True)
+class _Past:
+    """What a waiting task brings along."""
+
+    last: Ended | None
+    saved_at: datetime.datetime | None
+    limit: LimitedWait | None
 
 
 @dataclass
@@ -59,8 +76,8 @@ class Explaining:
     fence_s: float
     lost_s: float
 
-    async def explain(self, row: Any) -> Explanation:
-        """Why the task of this row (of the view of all tasks) is where it is."""
+    async def explain(self, row: Any, scope: int | None) -> Explanation:
+        """Why the task of this row (of the view of all tasks) is where it is, for a tenant (`scope`) or an administrator."""
         state = State(row["state"])
         created = datetime.datetime.fromtimestamp(ms_of(row["id"]) / 1000, datetime.UTC)
         eligible = None if state is State.BLOCKED else row["eligible_at"]
@@ -69,8 +86,9 @@ class Explaining:
             async with self.database.cold() as connection:
                 pauses = await connection.fetch(_PAUSES, row["id"], row["attempt"])
             paused_s = stood_still(((one["stopped"], one["done_at"]) for one in pauses), row["ended_at"] or now)
+        waited_until = row["ended_at"] if state is State.EXPIRED else row["leased_at"]
         times = spent(
-            created, eligible, row["leased_at"], row["started_at"], row["ended_at"], now,
+            created, eligible, waited_until, row["started_at"], row["ended_at"], now,
             paused_s=paused_s, earlier_s=await self._earlier_s(row) if row["attempt"] else 0.0,
         )  # fmt: skip
         found = Explanation(str(row["id"]), state.word, "", spent=times)
@@ -79,9 +97,10 @@ class Explaining:
             if not state.final:
                 await self._add_silence(row, found)
             return found
-        plan = await self.outlook.read()
-        facts = await self._facts(row, state, plan)
+        plan, past = await self.outlook.read(), await self._past(row)
+        facts = await self._facts(row, state, plan, past, scope)
         _fill(found, await asyncio.to_thread(explain, facts), facts)  # futures take a while
+        found.checkpoint_at, found.limit = past.saved_at, past.limit
         if state is State.READY:
             share = plan.tenants[row["tenant"]].share if row["tenant"] in plan.tenants else 0.0
             found.order = OrderView(
@@ -89,31 +108,51 @@ class Explaining:
             )
         return found
 
-    async def _facts(self, row: Any, state: State, plan: PlanState) -> Facts:
+    async def _past(self, row: Any) -> _Past:
+        async with self.database.cold() as connection:
+            past = await connection.fetchrow(_PAST, row["id"])
+        last = limit = None
+        if past["attempt"] is not None:
+            last = Ended(past["attempt"], Outcome(past["outcome"]), past["node"] or "", _briefly(past["error"]))
+        if past["limit_ms"] is not None and row["state"] in (State.SCHEDULED, State.READY):
+            waiter = Waiter(
+                State(row["state"]), row["eligible_at"].timestamp(), past["since"], row["requeues"], past["limit_ms"] / 1000, past["keep"],
+                past["warned"],
+            )  # fmt: skip
+            over_at = datetime.datetime.fromtimestamp(waits_since(waiter) + waiter.limit_s, datetime.UTC)
+            limit = LimitedWait(over_at, ON_MAX_WAIT[past["keep"]], past["warned"])
+        return _Past(last, past["saved_at"], limit)
+
+    async def _facts(self, row: Any, state: State, plan: PlanState, past: _Past, scope: int | None) -> Facts:
         known = await self.definitions.load([row["definition"]])
         await self.definitions.load_shapes([row["shape"]])
-        asked, rules = known[row["definition"]].definition.resources, self.definitions.rules[row["shape"]]
-        now, tenant = self.clock.now(), row["tenant"]
+        definition, rules = known[row["definition"]].definition, self.definitions.rules[row["shape"]]
+        asked, now, tenant = definition.resources, self.clock.now(), row["tenant"]
+        in_order = state in (State.SCHEDULED, State.READY)  # it is, or will be
         async with self.database.hot() as connection:
             blockers = await connection.fetch(_BLOCKERS, row["id"], 100) if state is State.BLOCKED else []
-            before = await self._before(connection, row, plan) if state is State.READY else {}
+            before = await self._before(connection, row, plan) if in_order else {}
             list_due = await connection.fetchval(_LIST_DUE, row["id"]) if state is State.BLOCKED else False
             beneficiary = await connection.fetchval(_BENEFICIARY, row["id"]) if state is State.PAUSED else None
-            quota = await self._quota(connection, tenant, asked) if state is State.READY else []
-            rooms = await self._rooms(connection, plan) if state is State.READY else []
+            quota = await self._quota(connection, tenant, asked) if in_order else []
+            rooms = await self._rooms(connection, plan) if in_order else []
+            if scope is not None:
+                rooms, beneficiary = await self._discreet(connection, scope, rooms, beneficiary)
         ahead = sum(before.values())
         refusals: list[Refusal] = [found for room in rooms if (found := refuse(asked, room)) is not None]
         own = plan.tenants.get(tenant)
         share = own.share if own is not None else 0.0
         due = row["start_by"] <= now + datetime.timedelta(seconds=plan.lead_of(row["shape"]))
-        waits = state is State.READY and (quota or ahead or len(refusals) == len(rooms))
+        waits = in_order and (quota or ahead or len(refusals) == len(rooms))
+        moment = max(now, row["eligible_at"]) if state is State.SCHEDULED else now
         return Facts(
             state=state,
             now=now,
             eligible_at=row["eligible_at"],
             start_by=row["start_by"],
             asked=asked,
-            verdict=judge(rules, self.queues.get(rules.queue), peak=plan.peak, keep=plan.keep, now=now),
+            # Nobody knows whether it will be peak when its time has come.
+            verdict=judge(rules, self.queues.get(rules.queue), peak=plan.peak and moment == now, keep=plan.keep, now=moment),
             quota=quota,
             refusals=refusals,
             nodes=len(rooms),
@@ -133,14 +172,36 @@ class Explaining:
             beneficiary=beneficiary,
             list_due=list_due,
             cancelling=row["cancel_at"] is not None,
+            last=past.last,
+            used=row["failures"] + row["resource_failures"],
+            attempts=definition.attempts,
         )
+
+    async def _discreet(
+        self, connection: Connection, tenant: int, rooms: list[NodeRoom], beneficiary: int | None
+    ) -> tuple[list[NodeRoom], int | None]:
+        """The same for the eyes of a tenant: tasks of others have no number."""
+        asked = {room.kept.task for room in rooms if room.kept is not None} | ({beneficiary} if beneficiary is not None else set())
+        own = {found["id"] for found in await connection.fetch(_KNOWN, list(asked), tenant)} if asked else set()
+        rooms = [
+            replace(room, kept=Kept(room.kept.asked, 0)) if room.kept is not None and room.kept.task not in own else room for room in rooms
+        ]
+        return rooms, beneficiary if beneficiary is None or beneficiary in own else 0
 
     async def _before(self, connection: Connection, row: Any, plan: PlanState) -> dict[int, int]:
         """Tasks of its tenant that go before it, by shape."""
         stands = row["start_by"] - datetime.timedelta(seconds=plan.early.get(row["shape"], 0.0))
         early = [*plan.early], [*plan.early.values()]
         rows = await connection.fetch(_AHEAD, row["tenant"], stands, row["cap_ms"], row["id"], COUNTED, *early)
-        return {one["shape"]: one["count"] for one in rows if one["count"]}
+        found = {one["shape"]: one["count"] for one in rows if one["count"]}
+        await self.definitions.load_shapes(found)
+        return {shape: count for shape, count in found.items() if shape == row["shape"] or not self._is_closed(shape, plan)}
+
+    def _is_closed(self, shape: int, plan: PlanState) -> bool:
+        """Whether its queue holds tasks of this shape back: they go before nobody."""
+        rules = self.definitions.rules[shape]
+        verdict = judge(rules, self.queues.get(rules.queue), peak=plan.peak, keep=False, now=self.clock.now())
+        return verdict.gate is Gate.CLOSED
 
     async def _scene(
         self, row: Any, asked: Resources, rooms: Sequence[NodeRoom], plan: PlanState, before: dict[int, int], *, at_quota: bool
@@ -227,8 +288,18 @@ class Explaining:
             found.summary = f"{text}; {found.summary}"
 
 
+def _briefly(error: str | None) -> str:
+    """The kind of an error and the first line of what it says."""
+    if error is None:
+        return ""
+    info = msgspec.json.decode(error, type=ErrorInfo)
+    first = next(iter(info.message.strip().splitlines()), "")[:120]
+    return ": ".join(part for part in (info.type, first) if part)
+
+
 def _fill(found: Explanation, answer: Answer, facts: Facts) -> None:
     found.summary = answer.summary
+    found.earlier = earlier(facts.last) if facts.last is not None else ""
     found.reasons = [Reason(cause.code, cause.text, cause.remedy, cause.until) for cause in answer.causes]
     if answer.start is not None:
         moments = [facts.now + datetime.timedelta(seconds=s) for s in (answer.start.middle, answer.start.low, answer.start.high)]

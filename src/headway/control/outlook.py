@@ -43,7 +43,8 @@ class TenantState(msgspec.Struct, omit_defaults=True):
 
     share: float = 0.0
     rate: float = 0.0
-    waiting: int = 0  # tasks the planner knows of, at most 4,000 of each shape; none while it has as many running as it may
+    # Tasks the planner knows of and may hand out, at most 4,000 of each shape; none while it has as many running as it may.
+    waiting: int = 0
     due: int = 0  # of those
     at_quota: bool = False  # it has as many running as it may
     served: float = 0.0  # 0: not known. Where nothing waits, a rate says how many tasks came, not how many could be served
@@ -65,6 +66,7 @@ class PlanState(msgspec.Struct, omit_defaults=True):
     utilisation: float = 0.0
     lead_s: float = 2.0  # how long before its start_by a task is due
     early: dict[int, float] = {}  # by shape: how much before that, since its rooms are rare
+    closed: list[int] = []  # shapes that wait for their queue
     top_k: int = 0
     drain_per_s: float = 0.0
     urgent: float = 0.0  # part of the tasks that come
@@ -173,11 +175,9 @@ class Outlook:
 
     def _serve(self, passed: float) -> None:
         """How fast those are served that had tasks waiting at the last look and have now."""
-        usage, handed, keep = self.planner.board.usage, self.planner.conditions.handed, math.exp(-max(passed, 0.0) / SHARE_S)
+        handed, keep = self.planner.conditions.handed, math.exp(-max(passed, 0.0) / SHARE_S)
         before, self.served = self.served, {}
-        for tenant, held in usage.tenants.items():
-            if held.groups <= 0:
-                continue
+        for tenant in {tenant for lane in self.planner.board.going.values() for tenant in lane.tenants}:
             if (known := before.get(tenant)) is None:
                 self.served[tenant] = (0.0, 0.0)
             else:
@@ -187,7 +187,7 @@ class Outlook:
         """Tasks that are due and still wait are urgent from now on, and their clients are told."""
         board, rules = self.planner.board, self.planner.definitions.rules
         due: list[int] = []
-        for shape, lane in board.lanes.items():
+        for shape, lane in board.going.items():
             if rules.get(shape, _DEFAULT).urgent:
                 continue
             for tenant in lane.tenants:
@@ -256,9 +256,9 @@ class Outlook:
     def state(self) -> PlanState:
         board, conditions = self.planner.board, self.planner.conditions
         usage, pressure = board.usage, conditions.pressure
-        waiting = counted(board.lanes)
+        waiting = counted(board.going)
         waiting = {tenant: count for tenant, count in waiting.items() if usage.allowance(tenant, (), 1)}
-        asks = asked(board.lanes) if sum(count for count, _ in waiting.values()) <= PUBLISHED else {}
+        asks = asked(board.going) if sum(count for count, _ in waiting.values()) <= PUBLISHED else {}
         known = sorted(self.shares, key=lambda tenant: (tenant not in waiting, -self.shares[tenant]))[:PUBLISHED]
         classes: dict[str, list[float]] = {}
         for tenant in waiting:
@@ -270,6 +270,7 @@ class Outlook:
             keep=conditions.tight,
             utilisation=board.rooms.utilisation(),
             lead_s=pressure.lead_s,
+            closed=sorted(board.closed)[:PUBLISHED],
             early={shape: round(seconds, 1) for shape, seconds in itertools.islice(pressure.early.items(), PUBLISHED)},
             top_k=conditions.top_k or TOP_K,
             drain_per_s=pressure.drain_per_s,

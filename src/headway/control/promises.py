@@ -77,10 +77,11 @@ class Promises:
                 hint="raise delay_tolerance, or say `on_late: warn`; nothing was stored",
             )
 
-    def stored(self, tenant: int, tasks: int) -> None:
-        """More of a tenant's tasks are ready now."""
+    def stored(self, tenant: int, drafts: Sequence[Draft]) -> None:
+        """More of a tenant's tasks wait now: those count that neither their time, nor others, nor their queue holds back."""
         if (count := self._counts.get(tenant)) is not None:
-            count.tasks += tasks
+            closed = {kind for kind in {draft.interned for draft in drafts} if self._closed_for(kind) != 0.0}
+            count.tasks += sum(1 for draft in drafts if draft.at_us is None and not draft.edges and draft.interned not in closed)
 
     async def wait(self, tenant: int, drafts: Sequence[Draft], *, stored: bool = False) -> float | None:
         """Seconds until the last of them will start; None when its time or its dependencies decide, or nothing is known.
@@ -148,7 +149,7 @@ class Promises:
         """Count a tenant's ready tasks, and those of others that will have to be counted soon."""
         tenants = [*self._due(now, tenant), tenant]
         async with self.database.cold() as connection:
-            rows = dict(await connection.fetch(_READY, tenants, COUNTED))
+            rows = dict(await connection.fetch(_READY, tenants, COUNTED, self._plan[1].closed))
         if len(self._counts) > MOST:
             self._counts.clear()
         for one in tenants:

@@ -57,7 +57,7 @@ class QueueViews:
                 view.blocked += row["count"]
         states = dict.fromkeys((state.word for state in State if not state.final), 0)
         for row in held:
-            self._of(views, row["shape"]).running += row["count"]
+            self._of(views, row["shape"]).running += row["on_nodes"]
             states[State(row["state"]).word] += row["count"]
         found = list(views.values())
         for word in ("blocked", "scheduled", "ready"):

@@ -97,6 +97,7 @@ class Event(Enum):
     COME_DUE = "come_due"
     LEASE = "lease"
     CHANGE = "change"  # a waiting task becomes another one
+    CHANGE_PAUSED = "change_paused"  # so does one that is paused and that no node has
     START = "start"
     GIVE_BACK = "give_back"  # handed out, not begun, returned: uses no attempt
     PAUSE = "pause"
@@ -133,6 +134,7 @@ TRANSITIONS: dict[Event, Move] = {
     Event.COME_DUE: move(State.SCHEDULED, to=State.READY, because="its time has come"),
     Event.LEASE: move(State.READY, to=State.LEASED, because="the planner found room on a node"),
     Event.CHANGE: move(*WAITING, to=WAITING, because="somebody changed it while it waited"),
+    Event.CHANGE_PAUSED: move(State.PAUSED, to=State.PAUSED, because="somebody changed it while it was kept from starting"),
     Event.START: move(State.LEASED, to=State.RUNNING, because="the node began it"),
     Event.GIVE_BACK: move(State.LEASED, to=(State.READY, State.PAUSED), because="the node did not begin it"),
     Event.PAUSE: move(

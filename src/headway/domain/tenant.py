@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from headway.domain import units
+from headway.domain.checks import check_name
 from headway.domain.resources import DEFAULT_TIER, TIERS, Resources
 from headway.errors import InvalidInput
 
@@ -114,6 +115,13 @@ def changed(old: Subscription, spec: SubscriptionSpec) -> Subscription:
     new = msgspec.structs.replace(old, **said)
     _check(new)
     return new
+
+
+def check_tenant(name: str) -> None:
+    """A tenant is named in addresses, where `self` is the caller's own."""
+    check_name(name)
+    if name in ("self", ".", "..") or "/" in name:
+        raise InvalidInput(f"name: a tenant cannot be called {name[:40]!r}", field="name", hint="without /, and not self")
 
 
 def spec_of(subscription: Subscription) -> dict[str, Any]:

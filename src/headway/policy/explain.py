@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from headway.domain.lifecycle import State
+from headway.domain.lifecycle import Outcome, State
 from headway.domain.resources import Resources, describe
 from headway.policy.forecast import Luck, Scene, Start, foresee
 from headway.policy.peak import OPEN, Verdict
@@ -22,6 +22,16 @@ PROMPT_S = 1.0  # with room and nothing in front: a round of planning and the wa
 SPREAD = 2.0  # ends of tasks come in clumps: the interval is that of half as many independent ones
 FARTHEST_S = 366 * 86_400.0  # nothing is foretold beyond: the rate of a fleet that ends nothing dies away, and never reaches 0
 OVERTAKEN = 3.0  # how much longer it may take when tasks still to come go before it, as long as it is not due
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the last attempt of a task that runs again ended."""
+
+    attempt: int
+    outcome: Outcome
+    node: str = ""
+    error: str = ""  # in few words
 
 
 @dataclass(frozen=True)
@@ -50,9 +60,17 @@ class Facts:
     lead_s: float = 2.0
     blockers: Sequence[tuple[int, str, str]] = ()  # (id, name, state) of what it waits for
     held: bool = False  # somebody paused it
-    beneficiary: int | None = None  # the task it was stopped for
+    beneficiary: int | None = None  # the task it was stopped for; 0: one that whoever asks may not know of
     list_due: bool = False  # its `for_each` is to be carried out
     cancelling: bool = False
+    last: Ended | None = None
+    used: int = 0  # of its attempts
+    attempts: int = 1
+
+    @property
+    def finds_room(self) -> bool:
+        """Whether a node would take it now."""
+        return not self.quota and not self.ahead and len(self.refusals) < self.nodes
 
 
 @dataclass(frozen=True)
@@ -83,13 +101,14 @@ def _causes(facts: Facts) -> list[Cause]:
     if facts.cancelling:
         return [Cause("cancelling", "it is being cancelled")]
     if facts.beneficiary is not None and not facts.held:
-        return [Cause("paused", f"it was stopped to make room for task {facts.beneficiary}", f"task {facts.beneficiary} ends")]
+        other = f"task {facts.beneficiary}" if facts.beneficiary else "a more urgent task"
+        return [Cause("paused", f"it was stopped to make room for {other}", f"{other} ends")]
     if facts.held or facts.state is State.PAUSED:
         return [Cause("paused", "somebody paused it", f"headway resume {facts.task}")]
     if facts.state is State.BLOCKED:
         return _blocked(facts)
     if facts.state is State.SCHEDULED:
-        return [Cause("scheduled", "its time has not come", "wait, or change `at`", facts.eligible_at)]
+        return _scheduled(facts)
     found = []
     if facts.verdict.gate is Gate.CLOSED:
         found.append(Cause("queue", facts.verdict.reason, _other_queue(facts), facts.verdict.until))
@@ -106,6 +125,41 @@ def _causes(facts: Facts) -> list[Cause]:
     elif facts.ahead and not found:
         found.append(_order(facts))
     return found
+
+
+def _scheduled(facts: Facts) -> list[Cause]:
+    """Its time, and what would keep it from running then too."""
+    now = f"headway change {facts.task} --set at=now"
+    if facts.last is None:
+        found = [Cause("scheduled", "its time has not come", now, facts.eligible_at)]
+    elif facts.last.outcome is Outcome.TRY_LATER:
+        found = [Cause("retry", f"{earlier(facts.last)}: it runs again after its retry's interval", now, facts.eligible_at)]
+    else:
+        left = f"{facts.used} of {facts.attempts} attempts are used"
+        found = [Cause("retry", f"{earlier(facts.last)}, and the next attempt waits for its time: {left}", now, facts.eligible_at)]
+    if facts.verdict.gate is Gate.CLOSED:
+        then = "" if facts.verdict.until is None else " then"
+        found.append(Cause("queue", facts.verdict.reason + then, _other_queue(facts), facts.verdict.until))
+    if (cause := _room(facts)) is not None and cause.code != "room":
+        found.append(cause)
+    return found
+
+
+_ENDS = {
+    Outcome.NODE_LOST: "was lost with its node",
+    Outcome.PRE_EMPTED: "made room for a more urgent task",
+    Outcome.REQUEUED: "saved its state and asked to go on (exit 85)",
+    Outcome.TRY_LATER: "asked to be tried again later (exit 75)",
+    Outcome.SUSPENDED: "ended to wait for its subtasks",
+}
+
+
+def earlier(last: Ended) -> str:
+    """How the last attempt ended, in words."""
+    where = f" on node {last.node}" if last.node else ""
+    if (words := _ENDS.get(last.outcome)) is not None:
+        return f"attempt {last.attempt} {words}{f' {last.node}' if last.outcome is Outcome.NODE_LOST else where}".rstrip()
+    return f"attempt {last.attempt} failed{where} ({last.error or last.outcome.word})"
 
 
 def _other_queue(facts: Facts) -> str:
@@ -138,7 +192,7 @@ def _room(facts: Facts) -> Cause | None:
         return None
     possible = [refusal for refusal in facts.refusals if not refusal.ever]
     counted = Counter(refusal.reason for refusal in (possible or facts.refusals))
-    words = "; ".join(f"{_named(facts.refusals, reason, count)} {reason}" for reason, count in counted.most_common(5))
+    words = "; ".join(_named(facts.refusals, reason, count) for reason, count in counted.most_common(5))
     if not possible:
         return Cause("impossible", f"no node could ever run it: {words}", f"a node with {describe(facts.asked)}")
     open_nodes = [refusal for refusal in possible if not refusal.closed]
@@ -154,9 +208,17 @@ def _reopened(closed: Sequence[Refusal]) -> str:
     return f"headway node undrain {draining[0]}, or another node" if draining else "one of them takes tasks again, or another node"
 
 
+_PLURAL = {"is": "are", "has": "have", "takes": "take"}
+
+
 def _named(refusals: Sequence[Refusal], reason: str, count: int) -> str:
+    """Who refuses, and why."""
     names = [refusal.node for refusal in refusals if refusal.reason == reason]
-    return f"node {names[0]}" if count == 1 else f"{count} nodes ({', '.join(sorted(names)[:3])}{', ...' if count > 3 else ''})"
+    if count == 1:
+        return f"node {names[0]} {reason}"
+    verb, _, rest = reason.partition(" ")
+    listed = ", ".join(sorted(names)[:3]) + (", ..." if count > 3 else "")
+    return f"{count} nodes ({listed}) {_PLURAL.get(verb, verb)} {rest.replace(': it ', ': each ')}"
 
 
 def _order(facts: Facts) -> Cause:
@@ -166,19 +228,17 @@ def _order(facts: Facts) -> Cause:
     if facts.tenants_before:
         who = "1 waiting tenant holds" if facts.tenants_before == 1 else f"{facts.tenants_before} waiting tenants hold"
         parts.append(f"{who} a smaller share of the fleet")
-    return Cause("order", " and ".join(parts), "an earlier start_by: a shorter delay_tolerance")
+    return Cause("order", " and ".join(parts), f"an earlier start_by: headway change {facts.task} --set delay_tolerance=0")
 
 
 def estimate(facts: Facts, causes: Sequence[Cause]) -> Start | None:
-    """When it will probably start: in many futures of what runs and waits, or where that is too much, by rates.
-
-    Then tasks of its tenant are handed out at some rate, and it is the (ahead + 1)-th of them.
-    """
+    """When it will probably start. What waits for a queue meets what is there when that opens; what waits for its time, what is left then
+    of what it would meet now."""
     if any(cause.code in ("paused", "cancelling", "impossible", "no_node", "closed", "dependency", "limit") for cause in causes):
         return None
     wait = put_off = 0.0
     for cause in causes:
-        if cause.code in ("queue", "scheduled", "peak"):
+        if cause.code in ("queue", "scheduled", "retry", "peak"):
             if cause.until is None:
                 return None
             until = (cause.until - facts.now).total_seconds()
@@ -186,20 +246,31 @@ def estimate(facts: Facts, causes: Sequence[Cause]) -> Start | None:
                 put_off = max(until, 0.0)
             else:
                 wait = max(wait, until)
-    if not any(cause.code in ("room", "order", "quota", "peak") for cause in causes):
+    later = facts.state is State.SCHEDULED
+    if facts.finds_room if later else not any(cause.code in ("room", "order", "quota", "peak") for cause in causes):
         return Start(wait + PROMPT_S / 2, wait, wait + PROMPT_S)
+    start = _start(facts, put_off)
+    if start is None:
+        return None
+    if later:
+        return Start(max(wait, start.middle), max(wait, start.low), max(wait, start.high) + PROMPT_S)
+    return Start(wait + start.middle, wait + start.low, wait + start.high + PROMPT_S)
+
+
+def _start(facts: Facts, put_off: float) -> Start | None:
+    """When there is room for it: in many futures of what runs and waits, or where that is too much, by rates.
+
+    Then tasks of its tenant are handed out at some rate, and it is the (ahead + 1)-th of them.
+    """
     if facts.scene is not None and facts.luck is not None and facts.scene.small:
-        start = foresee(facts.scene, facts.luck)
-        return None if start is None else Start(wait + start.middle, wait + start.low, wait + start.high + PROMPT_S)
+        return foresee(facts.scene, facts.luck)
     if facts.rate_per_s <= 0:
-        return Start(wait + put_off / 2, wait, wait + put_off + PROMPT_S) if put_off else None
+        return Start(put_off / 2, 0.0, put_off) if put_off else None
     low, middle, high = (gamma(facts.ahead + 1, z, SPREAD) / facts.rate_per_s for z in (-1.645, 0.0, 1.645))
     # Whatever comes with an earlier start_by goes before it, until it is due itself.
     promoted = (facts.start_by - facts.now).total_seconds() - facts.lead_s
     high = max(high, min(promoted, OVERTAKEN * high), put_off)
-    if high > FARTHEST_S:
-        return None
-    return Start(wait + middle, wait + low, wait + high + PROMPT_S)
+    return None if high > FARTHEST_S else Start(middle, low, high)
 
 
 def gamma(count: int, z: float, spread: float = 1.0) -> float:

@@ -33,7 +33,6 @@ from headway.policy.room import Need, NodeRoom, Refusal, Rooms, fit_of, need_of,
 __all__ = ["Board", "Gate", "Need", "NodeRoom", "Placed", "Refusal", "Round", "need_of", "refuse"]
 
 
-
 class Gate(Enum):
     """Whether tasks of a shape may be handed out now."""
 
@@ -80,6 +79,7 @@ class Board:
         self.sooner = 0.0  # added to the share of a tenant whose task is due
         self.flooded = False  # more is due than the fleet holds: parts decide, or one tenant's backlog would shut out all others
         self.lanes: dict[int, Lane] = {}
+        self.closed: set[int] = set()  # shapes of the last round whose tasks might not be handed out, due or not
         self.keeping = Keeping(self.rooms, self.heads)
         self.horizon = BEGINNING[0]
         self.early: Mapping[int, datetime.timedelta] = {}
@@ -96,6 +96,11 @@ class Board:
     def quiet(self) -> bool:
         """Nothing waits, and no node holds anything."""
         return self.empty and not any(self._held.values())
+
+    @property
+    def going(self) -> dict[int, Lane]:
+        """The lanes that count for how much waits and is due: what a paused or closed queue holds back presses nobody."""
+        return {shape: lane for shape, lane in self.lanes.items() if shape not in self.closed} if self.closed else self.lanes
 
     # What happens
 
@@ -220,6 +225,7 @@ class Board:
         if short is not None and len(plan) > before:
             self.keeping.passed_by((short[3], short[4]), short[2][2], [(one.group[1], len(one.keys)) for one in plan[before:]])
         self.tight = tight
+        self.closed = {shape for shape, door in doors.items() if door is Gate.CLOSED}
         return plan
 
     def _begin_round(self, asked: Round) -> None:
@@ -300,7 +306,7 @@ class Board:
 
         Unless that is more than the fleet holds at once: then everyone has an equal part, and no backlog delays another's single task (E5).
         """
-        due = census.due(self.lanes, self.rooms) if due_first else {}
+        due = census.due(self.going, self.rooms) if due_first else {}
         self.flooded = sum(due.values()) > 1.0
         if due_first and not self.flooded:
             self.usage.divide(due, self.rooms.utilisation())

@@ -20,7 +20,7 @@ SHAPES_KEPT = 4096
 
 @dataclass(frozen=True)
 class Kept:
-    """For whom a node is kept free."""
+    """For whom a node is kept free; task 0 is one that whoever asks may not know of."""
 
     asked: Resources
     task: int
@@ -99,7 +99,7 @@ def refuse(asked: Resources, node: NodeRoom) -> Refusal | None:
     if node.rests:
         return Refusal(node.name, "has just given back what it was given", ever=False)
     if node.kept is not None and node.kept.asked != asked:
-        return Refusal(node.name, f"is being kept free for task {node.kept.task}", ever=False)
+        return Refusal(node.name, f"is being kept free for {f'task {node.kept.task}' if node.kept.task else 'another task'}", ever=False)
     if node.room_for(need_of(asked), 1) <= 0:
         return Refusal(node.name, f"is full: {', '.join(shortfall(asked, tuple(node.free)))}", ever=False)
     return None

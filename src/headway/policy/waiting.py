@@ -50,10 +50,15 @@ def judge(waiter: Waiter, now: float) -> Verdict:
     if waiter.state in HELD:
         since = waiter.eligible_at if waiter.since is None else waiter.since
         return Verdict(Step.LOOK_AGAIN, since, now + min(max(waiter.limit_s / 10, AGAIN_S[0]), AGAIN_S[1]))
-    since = waiter.since if waiter.requeues and waiter.since is not None else waiter.eligible_at
+    since = waits_since(waiter)
     limit_at = since + waiter.limit_s
     if now >= limit_at:
         return Verdict(Step.FORGET if waiter.keep and waiter.warned else Step.WARN if waiter.keep else Step.EXPIRE, since, limit_at)
     if now >= since + waiter.limit_s * WARNED_AT:
         return Verdict(Step.LOOK_AGAIN if waiter.warned else Step.WARN, since, limit_at)
     return Verdict(Step.LOOK_AGAIN, since, since + waiter.limit_s * WARNED_AT)
+
+
+def waits_since(waiter: Waiter) -> float:
+    """From when on a task that waits for its time or for room counts as waiting."""
+    return waiter.since if waiter.requeues and waiter.since is not None else waiter.eligible_at

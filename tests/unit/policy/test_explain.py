@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import datetime
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.domain.lifecycle import State
+from headway.domain.lifecycle import Outcome, State
 from headway.domain.resources import Resources
-from headway.policy.explain import SPREAD, Facts, explain, gamma, spent, stood_still
+from headway.policy.explain import SPREAD, Ended, Facts, earlier, explain, gamma, spent, stood_still
 from headway.policy.peak import Verdict
 from headway.policy.placement import Gate
 from headway.policy.room import Refusal
@@ -52,6 +53,19 @@ def test_whatever_is_the_matter_there_is_a_summary_and_an_ordered_interval(state
         assert 0 <= answer.start.low <= answer.start.middle <= answer.start.high
 
 
+ends = st.builds(Ended, st.integers(1, 9), st.sampled_from(Outcome), st.text(max_size=9), st.text(max_size=9))
+
+
+@given(ends, st.integers(0, 5), st.floats(0, 1e5))
+def test_a_retry_says_how_the_attempt_ended_and_starts_no_sooner_than_its_time(last, ahead, until):
+    at = NOW + datetime.timedelta(seconds=until)
+    answer = explain(facts(state=State.SCHEDULED, eligible_at=at, last=last, ahead=ahead, rate_per_s=1.0, used=1, attempts=3))
+    assert answer.causes[0].code == "retry"
+    assert answer.summary.startswith(earlier(last))
+    assert answer.start is not None
+    assert answer.start.low >= (at - NOW).total_seconds()
+
+
 def test_nothing_in_the_way_means_at_once():
     answer = explain(facts())
     assert answer.causes == []
@@ -79,6 +93,18 @@ def test_where_every_node_is_closed_room_does_not_help_and_nothing_is_foretold(r
     assert answer.summary == f"no node takes it: node {refusal.node} {refusal.reason}"
     assert answer.causes[0].remedy.startswith(remedy)
     assert answer.start is None
+
+
+@pytest.mark.parametrize(
+    ("refusal", "says"),
+    [
+        (FULL, "no node has room: 2 nodes (m1, n1) are full: cpus"),
+        (DRAINING, "no node takes it: 2 nodes (m1, n3) take no new tasks: each is draining"),
+        (NEVER, "no node could ever run it: 2 nodes (m1, n2) have no label gpu=a100"),
+    ],
+)
+def test_several_nodes_refuse_in_the_plural(refusal, says):
+    assert explain(facts(refusals=[refusal, replace(refusal, node="m1")], nodes=2)).summary == says
 
 
 def test_a_closed_node_is_none_of_those_where_room_would_help():

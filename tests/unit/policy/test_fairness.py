@@ -200,3 +200,56 @@ def test_usage_without_a_fleet_divides_nothing_by_zero():
     usage.add(1, ((0, 5),), 1)
     usage.resize((0, 0, 0, 0, 0, 0))
     assert usage.share(1) == 0.0
+
+
+changes = st.lists(st.tuples(st.integers(1, 4), st.sampled_from([1, 2]), st.integers(1, 5)), max_size=30)
+NEEDS = {1: need_of(Resources(cpus_milli=1)), 2: need_of(Resources(cpus_milli=2, memory=3))}
+
+
+@given(changes, st.dictionaries(st.integers(1, 4), st.integers(0, 20)), st.dictionaries(st.integers(1, 4), st.integers(0, 30)))
+def test_an_allowance_is_exactly_what_keeps_a_tenant_within_its_quotas(held, most_running, most_cpus):
+    claims = {t: Claim(max_running=most_running.get(t), limits=((0, most_cpus[t]),) if t in most_cpus else ()) for t in range(1, 5)}
+    usage = Usage(claims.__getitem__)
+    usage.resize([100, 100, 100, 0, 0, 0])
+    for tenant, kind, count in held:
+        usage.add(tenant, NEEDS[kind], usage.allowance(tenant, NEEDS[kind], count))
+    for tenant, one in usage.tenants.items():
+        claim = claims[tenant]
+        assert claim.max_running is None or one.count <= claim.max_running
+        assert all(one.amounts[i] <= limit for i, limit in claim.limits)
+        for need in NEEDS.values():
+            assert bool(usage.allowance(tenant, need, 1)) == (not over_quota(claim, one.count, one.amounts, need))
+
+
+@given(changes, st.lists(st.sampled_from([0.5, 1.0, 3.0]), min_size=4, max_size=4))
+def test_what_is_given_back_leaves_nothing_behind_and_new_subscriptions_change_shares_by_their_weights(held, weights):
+    chosen = dict(enumerate([1.0] * 4, 1))
+    usage = Usage(lambda tenant: Claim(chosen[tenant]))
+    usage.resize([100, 100, 100, 0, 0, 0])
+    for tenant, kind, count in held:
+        usage.add(tenant, NEEDS[kind], count)
+    before = {tenant: usage.share(tenant) for tenant in usage.tenants}
+    chosen.update(enumerate(weights, 1))
+    usage.reclaim()
+    assert usage.weight == pytest.approx(sum(chosen[tenant] for tenant in usage.tenants))
+    for tenant, share in before.items():
+        assert usage.share(tenant) * chosen[tenant] == pytest.approx(share)
+        assert usage.part(tenant) == pytest.approx(chosen[tenant] / usage.weight)
+    for tenant, kind, count in held:
+        usage.add(tenant, NEEDS[kind], -count)
+    assert usage.tenants == {}
+    assert usage.weight == pytest.approx(0.0)
+
+
+@given(changes)
+def test_somebody_holds_no_more_than_an_equal_part_and_whoever_does_is_entitled(held):
+    usage = Usage()
+    usage.resize([100, 100, 100, 0, 0, 0])
+    for tenant, kind, count in held:
+        usage.add(tenant, NEEDS[kind], count)
+    under = [tenant for tenant in usage.tenants if usage.is_under_part(tenant)]
+    assert all(usage.is_entitled(tenant) for tenant in under)
+    total = sum(usage.share(tenant) for tenant in usage.tenants)
+    assert under or not usage.tenants or total >= 1.0, "shares that do not fill the fleet cannot all be more than an equal part"
+    usage.reset()
+    assert usage.tenants == {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headway.domain.schedule import Overlap, ScheduleSpec, timing
 from headway.policy.firing import MOST, MOST_WAITING, Fate, due, fate
@@ -84,3 +86,34 @@ def test_the_end_is_the_end():
 )
 def test_what_becomes_of_a_firing(overlap, going, waiting, expected):
     assert fate(overlap, going=going, waiting=waiting) is expected
+
+
+@given(
+    st.sampled_from(["skip", "one", "all"]),
+    st.integers(30, 7_200),
+    st.integers(0, 600),
+    st.lists(st.integers(0, 20_000), min_size=1, max_size=6),
+)
+def test_every_moment_is_dealt_with_once_however_late_the_looks_come(misfire, interval, jitter, looks):
+    """Fired, stood for by one that fires, or missed: no moment twice, none left out."""
+    timing_ = timing(ScheduleSpec(interval, misfire=misfire, jitter=jitter), "s")
+    at, now, dealt, next_at = NOON, NOON, 0, NOON
+    for look in looks:
+        now += datetime.timedelta(seconds=look)
+        found = due(timing_, name="s", next_at=next_at, anchor=NOON, now=now)
+        assert found.next_at is not None
+        assert found.due_at is not None
+        assert found.next_at <= found.due_at
+        assert [moment for moment, _ in found.fire] == sorted({moment for moment, _ in found.fire})
+        assert all(at <= moment <= now for moment, _ in found.fire)
+        dealt += sum(1 + others for _, others in found.fire) + (found.missed[1] if found.missed else 0)
+        next_at = found.next_at
+    assert dealt == (next_at - NOON) / datetime.timedelta(seconds=interval)
+
+
+@given(st.sampled_from(Overlap), st.booleans(), st.integers(0, 2 * MOST_WAITING))
+def test_two_runs_are_never_started_beside_each_other_unless_that_is_allowed(overlap, going, waiting):
+    if (going or waiting) and overlap is not Overlap.ALLOW:
+        assert fate(overlap, going=going, waiting=waiting) is not Fate.STARTED
+    else:
+        assert fate(overlap, going=going, waiting=waiting) is Fate.STARTED

@@ -8,7 +8,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.policy.forecast import RATE_S, Held, Lasting, Rival, Scene, foresee, share_of, to_come
+from headway.policy.forecast import RATE_S, Held, Lasting, Rival, Scene, ends_of, foresee, share_of, to_come
 
 CPU = ((0, 1000),)
 LARGE = ((0, 2000),)
@@ -185,3 +185,13 @@ def test_of_tasks_that_take_no_time_any_number_before_it_takes_next_to_none():
     found = start(scene(Held(1, 1, CPU, 0.0, Lasting((1e-9,) * 20_000)), rivals=[Rival(1, 2000, 0.0, 1.0, 2000)]))
     assert found is not None
     assert found.middle < 5
+
+
+@given(st.lists(st.tuples(st.lists(st.floats(0.01, 1000)), st.floats(1, 3600), st.floats(0, 5000)), max_size=20))
+def test_what_runs_ends_in_order_and_by_its_cap_or_its_history(runs):
+    held = [Held(1, 1, CPU, ran, Lasting(tuple(sorted(times)), cap)) for times, cap, ran in runs]
+    ends = ends_of(held)
+    assert list(ends) == sorted(ends)
+    assert len(ends) == len(runs)
+    longest = max((max(times, default=0.0) if ran < max(times, default=0.0) else cap for times, cap, ran in runs), default=0.0)
+    assert all(0 <= end <= longest for end in ends)

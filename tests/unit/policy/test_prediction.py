@@ -7,6 +7,8 @@ import random
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headway.policy.feasibility import critical_path, too_long
 from headway.policy.prediction import Law, Model, Prediction, Run, growth, learn
@@ -137,3 +139,45 @@ def test_what_nobody_knows_counts_as_nothing():
 def test_a_model_is_a_value():
     assert learn([Run(10.0)] * 5) == learn([Run(10.0)] * 5)
     assert isinstance(learn([Run(1.0)]), Model)
+
+
+runs = st.lists(
+    st.builds(Run, st.floats(0, 1e6), st.none() | st.floats(0, 1e9), st.none() | st.integers(1, 3), st.none() | st.integers(0, 2**40)),
+    min_size=1,
+    max_size=40,
+)
+
+
+@given(runs, st.none() | st.floats(0, 1e9), st.none() | st.integers(1, 4))
+def test_whatever_was_seen_a_prediction_is_a_number_inside_its_interval(seen, size, node):
+    model = learn(seen)
+    assert model is not None
+    said = model.predict(size, node)
+    assert 0 < said.low <= said.seconds <= said.high < math.inf
+    assert said.runs == len(seen)
+    assert (said.sure == "guess") or len(seen) >= 5
+    assert list(model.times(size, node)) == sorted(model.times(size, node))
+
+
+@given(st.sampled_from(Law), st.floats(0, 1e9), st.floats(0, 1e9))
+def test_no_law_shrinks(law, one, other):
+    assert growth(law, min(one, other)) <= growth(law, max(one, other))
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.001, 1e5), st.sampled_from(["guess", "rough", "good"]), st.sets(st.integers(0, 9))), min_size=1, max_size=10
+    ),
+    st.floats(0.001, 1e6),
+)
+def test_a_tree_is_refused_only_for_a_chain_of_it_whose_known_tasks_take_longer(nodes, interval):
+    after = {str(n): sorted(str(m) for m in before if m < n) for n, (_, _, before) in enumerate(nodes)}
+    predicted = {str(n): Prediction(s, s / 2, s * 2, 9, Law.CONSTANT, sure) for n, (s, sure, _) in enumerate(nodes)}
+    path = critical_path(after, predicted)
+    known = [predicted[name] for name in path.names if predicted[name].sure != "guess"]
+    assert path.seconds == pytest.approx(sum(one.seconds for one in known))
+    assert path.low <= path.seconds <= path.high
+    for upstream, downstream in zip(path.names, path.names[1:], strict=False):
+        assert upstream in after[downstream]
+    assert all(path.seconds >= one.seconds for one in predicted.values() if one.sure != "guess")
+    assert (too_long(path, predicted, interval) is None) == (path.seconds <= interval)

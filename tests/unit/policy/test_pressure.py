@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.domain.resources import Capacity, Resources
+from headway.policy import census
 from headway.policy.fairness import Usage, water_level
 from headway.policy.order import Head
 from headway.policy.peak import BEGINS, KEEP_S, kept
 from headway.policy.placement import Board, Gate, NodeRoom, Round
 from headway.policy.pressure import Pressure
-from headway.policy.promotion import ALL, EARLIEST_S, LONGEST_ROOM_S, early
+from headway.policy.promotion import ALL, EARLIEST_S, LONGEST_ROOM_S, early, room_in
 
 BASE = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 rates = st.floats(0, 1e4)
@@ -168,3 +169,26 @@ def test_a_tenant_with_ever_other_sizes_does_not_fill_the_memory_of_them():
     for n in range(1, 100_000):
         pressure.freed(1, n / 100_000)
     assert len(pressure._sizes) < 2_000
+
+
+@given(st.floats(0, 1e4), st.floats(0, 1), st.floats(0, 1))
+def test_the_wait_for_a_room_is_bounded_and_longer_for_rarer_ones(drain, leaves, more):
+    assert 0 <= room_in(drain, leaves) <= LONGEST_ROOM_S
+    assert room_in(drain, min(leaves + more, 1.0)) <= room_in(drain, leaves)
+
+
+@given(st.integers(0, 50), st.integers(0, 50))
+def test_what_a_closed_queue_holds_back_presses_nobody(held_back, due):
+    """However much is overdue there, it neither floods the fleet nor makes others due earlier."""
+    board = Board({1: Resources(cpus_milli=1), 2: Resources(cpus_milli=1)})
+    board.add_node(NodeRoom(1, "n1", Capacity(10, 1000, 1000)))
+    board.resize()
+    for shape, count in ((1, held_back), (2, due)):
+        head = board.heads[(shape, shape)] = Head(more=False)
+        head.keys.extend((BASE, 1, number) for number in range(count))
+        board.touched((shape, shape))
+    board.place(Round(0, BASE, lambda shape, _tight: Gate.CLOSED if shape == 1 else Gate.OPEN))
+    board.divide(due_first=True)
+    assert board.flooded == (due > 10)
+    assert set(board.going) == ({2} if due else set())
+    assert sum(count for _, count in census.waiting(board.going)) == due

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.policy.holding import BRIEF, LONG, SMALL, holding, noted
+from headway.policy.holding import BRIEF, LONG, SMALL, holding, noted, wish
 from headway.policy.quota import room
 from headway.policy.rate_limit import Bucket, Held, Limit, filled, give_back, lease, still_owed
 
@@ -199,3 +199,9 @@ def test_only_next_to_nothing_is_held_for_long(burst, quota, part, slots):
     small = tokens <= burst / SMALL and slots <= quota / SMALL
     assert holding(limit, quota, tokens=tokens, slots=slots) is (LONG if small else BRIEF)
     assert holding(None, None, tokens=0.0, slots=0) is LONG
+
+
+@given(st.integers(0, 10**9), st.integers(1, 10**6))
+def test_a_tenant_that_submits_steadily_asks_ever_less_often(lately, needs):
+    assert wish(lately, needs) >= needs
+    assert wish(wish(lately, needs), needs) >= 2 * wish(lately, needs)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headway.policy.trees import Level, Sums, expected_ends, state
 
@@ -53,3 +55,33 @@ def test_nothing_is_claimed_where_nothing_is_known():
 def test_a_level_that_is_over_ended_when_its_last_task_did():
     done = Level(left=0, succeeded=1, busy_s=1.0, first_at=at(-5), last_at=at(-4))
     assert expected_ends([done, Level(left=1)], [None, None], NOW) == [at(-4), None]
+
+
+counts = st.integers(0, 5)
+
+
+@given(counts, st.lists(counts, min_size=6, max_size=6), st.booleans())
+def test_a_tree_has_ended_when_all_its_tasks_have_and_well_when_nothing_went_wrong(left, ends, begun):
+    sums = Sums(left + sum(ends), *ends)
+    found = state(sums, begun=begun)
+    assert (found in ("ready", "running")) == (left > 0)
+    if not left:
+        assert (found == "succeeded") == (sums.succeeded + sums.spared == sums.total)
+
+
+levels = st.builds(
+    lambda left, done, each, span: Level(left, done, done * each, at(-span) if done else None, at(0) if done else None),
+    st.integers(0, 50), st.integers(0, 50), st.floats(0.001, 1000), st.floats(0, 1000),
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(levels, st.none() | levels), min_size=1, max_size=5))
+def test_no_level_ends_in_the_past_or_before_the_one_below(both):
+    now = at(0)
+    ends = expected_ends([level for level, _ in both], [before for _, before in both], now)
+    below = now
+    for (level, _), end in zip(both, ends, strict=True):
+        if level.left and end is not None:
+            assert end >= below
+            below = end
+        assert level.width is None or level.width >= 1.0

@@ -14,21 +14,34 @@ from unnest($1::int[], $2::float8[], $3::float8[], $4::text[]) as r (tenant, tok
 -- name: waiting
 -- How many tasks of each tenant no node holds, counted up to its `most`: more is as good as full.
 select w.tenant, (select count(*) from (select 1 from task where tenant = w.tenant and state = 2 limit w.most) r)
-    + (select count(*) from (select 1 from task where state in (0, 1) and tenant = w.tenant and state - 2 < 0 limit w.most) b) as count
+    + (select count(*) from (select 1 from task where state in (0, 1) and tenant = w.tenant and state - 2 < 0 limit w.most) b)
+    + (select count(*) from (select 1 from task where state = 5 and node is null and tenant = w.tenant limit w.most) p) as count
 from unnest($1::int[], $2::bigint[]) w (tenant, most);
 
 -- name: used
--- What a tenant uses now: tasks by state (up to $2 of each), and the shapes of those on nodes.
-select state, shape, count(*) as count from (
-    (select state, shape from task where tenant = $1 and state = 2 limit $2)
-    union all (select state, shape from task where state in (0, 1) and tenant = $1 and state - 2 < 0 limit $2)
-    union all (select state, shape from task where state in (3, 4, 5) and tenant = $1 limit $2)
-) t group by state, shape;
+-- What a tenant uses now: its tasks that wait and those on nodes, by shape (up to $2 of each kind).
+select held, shape, count(*) as count from (
+    (select false as held, shape from task where tenant = $1 and state = 2 limit $2)
+    union all (select false, shape from task where state in (0, 1) and tenant = $1 and state - 2 < 0 limit $2)
+    union all (select false, shape from task where state = 5 and node is null and tenant = $1 limit $2)
+    union all (select true, shape from task where state in (3, 4, 5) and node is not null and tenant = $1 limit $2)
+) t group by held, shape;
 
 -- name: dead
 select count(*)::int from (select 1 from dead_letter where tenant = $1 limit $2) d;
 
 -- name: ready
--- Ready tasks of each tenant, counted up to $2.
-select w.tenant, (select count(*)::int from (select 1 from task where tenant = w.tenant and state = 2 limit $2) r) as count
+-- Ready tasks of each tenant without those of the shapes $3, each shape counted up to $2 by the ready index alone.
+select w.tenant, (
+    with recursive found as (
+        (select shape from task where state = 2 and tenant = w.tenant order by shape limit 1)
+        union all
+        select next.shape from found cross join lateral (
+            select shape from task where state = 2 and tenant = w.tenant and shape > found.shape order by shape limit 1
+        ) next
+    )
+    select coalesce(sum(of_shape.count), 0)::int from found f cross join lateral (
+        select count(*) from (select 1 from task where state = 2 and tenant = w.tenant and shape = f.shape limit $2) r
+    ) of_shape where f.shape <> all ($3::int[])
+) as count
 from unnest($1::int[]) w (tenant);

@@ -58,8 +58,8 @@ select began_at, ended_at, utilisation, capacity, held_tasks, held_cpus, held_se
 where began_at > clock_timestamp() - $1 * interval '1 second' order by began_at desc limit $2;
 
 -- name: held
--- Tasks that were handed out, by shape and state: as many rows as the fleet has room for are looked at.
-select shape, state, count(*)::int as count from task where state in (3, 4, 5) and ($1::int is null or tenant = $1)
+-- Tasks that were handed out or are paused, by shape and state, and how many of them are on nodes.
+select shape, state, count(*)::int as count, count(node)::int as on_nodes from task where state in (3, 4, 5) and ($1::int is null or tenant = $1)
 group by shape, state;
 
 -- name: held_by_tenant
@@ -89,9 +89,13 @@ select f.tenant, f.shape,
 from found f;
 
 -- name: not_ready
--- Scheduled and blocked tasks by shape, among the first $2 of each.
-select 1 as state, shape, count(*)::int as count from (select tenant, shape from task where state = 1 order by eligible_at limit $2) t
-where ($1::int is null or tenant = $1) group by shape
+-- Scheduled and blocked tasks by shape, among the first $2 of each: of all tenants, or of one, whose own are found beside any number of others'.
+select 1 as state, shape, count(*)::int as count from (
+    (select shape from task where $1::int is null and state = 1 order by eligible_at limit $2)
+    union all (select shape from task where state = 1 and state - 2 < 0 and tenant = $1 limit $2)
+) t group by shape
 union all
-select 0, shape, count(*)::int from (select tenant, shape from task where state = 0 and state - 2 < 0 limit $2) t
-where ($1::int is null or tenant = $1) group by shape;
+select 0, shape, count(*)::int from (
+    (select shape from task where $1::int is null and state = 0 and state - 2 < 0 limit $2)
+    union all (select shape from task where state = 0 and state - 2 < 0 and tenant = $1 limit $2)
+) t group by shape;

@@ -20,6 +20,16 @@ where p.tree = $1
 on conflict (task) do update set due_at = excluded.due_at, since = excluded.since, limit_ms = excluded.limit_ms, keep = excluded.keep,
     warned = false;
 
+-- name: change
+-- A waiting task has another limit, or another time: it is looked at again now. It has waited for as long as before, unless its time was
+-- moved.
+insert into waiting_limit (task, due_at, since, limit_ms, keep)
+select t.id, statement_timestamp(),
+    case when t.state = 0 then null when t.requeues > 0 then coalesce(w.since, t.eligible_at) else t.eligible_at end, $2, $3
+from task t left join waiting_limit w on w.task = t.id where t.id = $1
+on conflict (task) do update set due_at = excluded.due_at, since = excluded.since, limit_ms = excluded.limit_ms, keep = excluded.keep,
+    warned = waiting_limit.warned and waiting_limit.limit_ms = excluded.limit_ms and waiting_limit.since is not distinct from excluded.since;
+
 -- name: next
 -- Seconds until the first is due; null when nobody waits with a limit.
 select extract(epoch from min(due_at) - clock_timestamp())::float8 from waiting_limit;

@@ -37,6 +37,14 @@ class OrderView(msgspec.Struct):
     execution_cap_s: float
 
 
+class LimitedWait(msgspec.Struct):
+    """When its `max_wait` is over, and what happens then: `expire`, or `keep` (waits on)."""
+
+    at: datetime.datetime
+    then: str
+    warned: bool  # whether its client was told that it comes near
+
+
 class Explanation(msgspec.Struct):
     """Why a task is where it is (E8)."""
 
@@ -47,3 +55,6 @@ class Explanation(msgspec.Struct):
     order: OrderView | None = None
     estimate: Estimate | None = None
     spent: dict[str, float] = {}  # seconds, by what it did
+    earlier: str = ""  # how its last attempt ended, of one that waits to run again
+    checkpoint_at: datetime.datetime | None = None  # it goes on from there
+    limit: LimitedWait | None = None  # of one that waits and has a `max_wait`
