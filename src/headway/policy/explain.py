@@ -205,7 +205,9 @@ def _room(facts: Facts) -> Cause | None:
 
 def _reopened(closed: Sequence[Refusal]) -> str:
     draining = sorted(refusal.node for refusal in closed if refusal.reason.endswith("it is draining"))
-    return f"headway node undrain {draining[0]}, or another node" if draining else "one of them takes tasks again, or another node"
+    if draining:
+        return f"headway node undrain {draining[0]}, or another node"
+    return f"{'it' if len(closed) == 1 else 'one of them'} takes tasks again, or another node"
 
 
 _PLURAL = {"is": "are", "has": "have", "takes": "take"}

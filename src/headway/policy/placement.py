@@ -18,9 +18,6 @@ from __future__ import annotations
 import datetime
 import heapq
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import NamedTuple
 
 from headway.domain.resources import Resources
 from headway.policy import census
@@ -29,37 +26,9 @@ from headway.policy.lanes import DUE, SOONER, Entry, Lane, Top
 from headway.policy.order import AFTER_ALL, BEGINNING, LOW_HEAD, Group, Head, Key
 from headway.policy.reservation import Keeping
 from headway.policy.room import Need, NodeRoom, Refusal, Rooms, fit_of, need_of, refuse
+from headway.policy.rounds import Gate, Placed, Round
 
 __all__ = ["Board", "Gate", "Need", "NodeRoom", "Placed", "Refusal", "Round", "need_of", "refuse"]
-
-
-class Gate(Enum):
-    """Whether tasks of a shape may be handed out now."""
-
-    OPEN = "open"
-    DUE = "only what is due"
-    CLOSED = "closed"
-
-
-class Placed(NamedTuple):
-    """Tasks of a group for a node."""
-
-    group: Group
-    node: int
-    keys: list[Key]
-
-
-@dataclass(frozen=True)
-class Round:
-    """What one round of planning goes by."""
-
-    most: int
-    horizon: datetime.datetime  # a task that stands up to here is due
-    gate: Callable[[int, bool], Gate] = lambda _shape, _tight: Gate.OPEN  # of a shape, while there is room up to `fill`, and beyond
-    due_first: bool = False  # what is due goes before what can wait, whoever holds more
-    fill: float | None = None  # what can wait may take the fleet up to here only
-    windows: Mapping[int, float] = field(default_factory=dict)  # nodes that are kept for a large task -> seconds until it has room there
-    early: Mapping[int, datetime.timedelta] = field(default_factory=dict)  # shapes whose rooms are rare -> how much earlier they are due
 
 
 class Board:
@@ -174,7 +143,7 @@ class Board:
         """Hand out the best tasks. Takes them from the heads, and their room from the nodes."""
         self._begin_round(asked)
         tight, most = self.is_tight(asked), asked.most
-        doors = {shape: asked.gate(shape, tight) for shape in self.lanes}
+        doors = self._doors(asked, tight)
         needs = {shape: self.rooms.need(shape) for shape in doors}
         shy = {shape for shape in doors if asked.gate(shape, True) is not Gate.OPEN} if asked.fill is not None and not tight else set()
         heap = self._tops(doors)
@@ -210,7 +179,7 @@ class Board:
                 allowed = self.rooms.below(asked.fill, need, allowed)
                 if allowed <= 0:  # the rest is kept for urgent tasks
                     tight, shy, stale = True, set(), set(doors)
-                    doors = {one: asked.gate(one, True) for one in doors}
+                    doors = self._doors(asked, tight)
                     continue
             placed = self._take(lane, (tenant, shape), need, node, allowed)
             if placed is not None:
@@ -225,8 +194,18 @@ class Board:
         if short is not None and len(plan) > before:
             self.keeping.passed_by((short[3], short[4]), short[2][2], [(one.group[1], len(one.keys)) for one in plan[before:]])
         self.tight = tight
-        self.closed = {shape for shape, door in doors.items() if door is Gate.CLOSED}
         return plan
+
+    def _doors(self, asked: Round, tight: bool) -> dict[int, Gate]:
+        """What may go of each lane. Who waits only where nothing may go does not wait: it takes no part from others."""
+        doors = {shape: asked.gate(shape, tight) for shape in self.lanes}
+        closed = {shape for shape, door in doors.items() if door is Gate.CLOSED}
+        if closed != self.closed:
+            for shape in closed ^ self.closed:
+                for tenant in self.lanes[shape].tenants if shape in self.lanes else ():
+                    self.usage.waits(tenant, -1 if shape in closed else 1)
+            self.closed = closed
+        return doors
 
     def _begin_round(self, asked: Round) -> None:
         """What has changed since the last one counts from now on."""
@@ -423,7 +402,8 @@ class Board:
         if tenant not in lane.tenants:
             lane.tenants[tenant] = head
             self._lanes_of.setdefault(tenant, set()).add(shape)
-            self.usage.waits(tenant, 1)
+            if shape not in self.closed:
+                self.usage.waits(tenant, 1)
         if first[0] > lane.horizon:
             lane.wait_until_due(tenant, first)
         if tenant not in lane.parked or first[0] <= lane.horizon:
@@ -442,4 +422,5 @@ class Board:
             del self._lanes_of[tenant]
         if not lane.tenants:
             del self.lanes[shape]
-        self.usage.waits(tenant, -1)
+        if shape not in self.closed:
+            self.usage.waits(tenant, -1)

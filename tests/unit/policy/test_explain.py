@@ -86,7 +86,7 @@ def test_nodes_that_could_never_take_it_are_not_named_when_others_are_merely_ful
     assert "gpu" not in answer.summary
 
 
-@pytest.mark.parametrize(("refusal", "remedy"), [(DRAINING, "headway node undrain n3"), (LOST, "one of them takes tasks again")])
+@pytest.mark.parametrize(("refusal", "remedy"), [(DRAINING, "headway node undrain n3"), (LOST, "it takes tasks again, or another node")])
 def test_where_every_node_is_closed_room_does_not_help_and_nothing_is_foretold(refusal, remedy):
     answer = explain(facts(refusals=[refusal, NEVER], nodes=2, rate_per_s=1.0, ahead=3))
     assert answer.causes[0].code == "closed"
