@@ -221,6 +221,32 @@ def test_what_was_used_least_recently_makes_room(alone: ScriptedServer, tmp_path
         assert "more than this node keeps" in alone.error(too_large)["message"]
 
 
+def test_what_a_failed_preparation_made_is_counted_too(alone: ScriptedServer, tmp_path: Path) -> None:
+    """Its place is whole and may serve others, though its program cannot be built: many such must not fill the disk."""
+    need("gcc")
+    source = tmp_path / "bad.c"
+    source.write_text("this is no program")
+    with running_agent(tmp_path / "agent", alone.url, node_name="small", prepared_size=5 * MIB):
+        for name in ("one", "two", "three", "four"):
+            content = prepared(prepare=("sh", "-c", f"head -c 2M /dev/zero > {name}"))
+            assert "could not build" in alone.error(alone.run(alone.define(executable=str(source), content=content)))["message"]
+        (root,) = (tmp_path / "agent").rglob("prepared")
+        until(lambda: sorted(path.name for path in root.glob("place-*/[a-z]*")) == ["four", "three"])
+
+
+def test_one_that_died_leaves_nothing_half_made(alone: ScriptedServer, tmp_path: Path) -> None:
+    with running_agent(tmp_path / "agent", alone.url, node_name="dies") as agent:
+        go = tmp_path / "go"
+        os.mkfifo(go)
+        first = alone.order(alone.define(command=("true",), content=prepared(prepare=("sh", "-c", f"echo half > made; cat {go}"))))
+        until(lambda: _reading(go))
+        preparer = next(pid for pid in tree.children(agent.supervisor()) if b"agent.prepare" in command_line(pid))
+        tree.kill([preparer], None)
+        alone.wait(lambda: first in alone.finished)
+        (root,) = (tmp_path / "agent").rglob("prepared")
+        until(lambda: not [path.name for path in root.iterdir() if path.name.startswith(("place-", "gone-"))])
+
+
 def test_preparation_has_a_time_limit_and_leaves_nothing_running(alone: ScriptedServer, tmp_path: Path) -> None:
     with running_agent(tmp_path / "agent", alone.url, node_name="patient", prepare_s=1):
         marker = f"headway-test-{os.getpid()}"

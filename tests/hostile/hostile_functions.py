@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import socket
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +97,34 @@ def tell(count: int) -> int:
     for done in range(count):
         headway.current().progress(done + 1, count, "on")
     return count
+
+
+def cut_down(size: int) -> list[int]:
+    """Make everything it was given shorter; which descriptors let it."""
+    done = []
+    for fd in range(3, 64):
+        try:
+            os.ftruncate(fd, size)
+        except OSError:
+            continue
+        done.append(fd)
+    return done
+
+
+def scribble(number: int) -> None:
+    """Write nonsense where the runner says what it has begun, and die."""
+    with mmap.mmap(4, mmap.PAGESIZE) as shared:
+        shared[:16] = struct.pack("qq", number, number)
+    os._exit(3)
+
+
+def stay(number: int) -> None:
+    """Deny that it has begun, do not listen, and never end."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with mmap.mmap(4, mmap.PAGESIZE) as shared:
+        while True:
+            shared[:16] = struct.pack("qq", number, 2**62)
+            time.sleep(0.01)
 
 
 _seen: list[str] = []

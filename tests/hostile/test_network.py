@@ -22,11 +22,11 @@ from tests.support.scripted_server import ScriptedServer
 SERVE = """
 import socket, sys, threading
 def serve(address, port):
-    with socket.create_server((address, port)) as listening:
+    with socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET) as listening:
         while True:
             connection, _ = listening.accept()
             connection.sendall(connection.recv(100) + b" from " + address.encode()); connection.close()
-for address, port in (("127.0.0.1", 7001), ("10.7.7.7", 7001), ("10.7.7.7", 7002), ("169.254.169.254", 80)):
+for address, port in (("127.0.0.1", 7001), ("10.7.7.7", 7001), ("10.7.7.7", 7002), ("169.254.169.254", 80), ("fd07::7", 7001)):
     threading.Thread(target=serve, args=(address, port)).start()
 print("ready", flush=True)
 """
@@ -34,6 +34,7 @@ TRY = """
 import socket, sys
 for word in sys.argv[1:]:
     host, _, port = word.rpartition(":")
+    host = host.strip("[]")
     try:
         with socket.create_connection((host, int(port)), timeout=5) as there:
             there.sendall(b"hello"); print(word, there.recv(100).decode() or "closed")
@@ -50,7 +51,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedServer]
     before = os.open("/proc/self/ns/net", os.O_RDONLY)
     os_unshare_network()
     try:
-        for words in ("link set lo up", "addr add 10.7.7.7/32 dev lo", "addr add 169.254.169.254/32 dev lo"):
+        added = ("10.7.7.7/32", "169.254.169.254/32", "fd07::7/128")
+        for words in ("link set lo up", *(f"addr add {address} dev lo" for address in added)):
             subprocess.run(["ip", *words.split()], check=True)
         services = subprocess.Popen([sys.executable, "-c", SERVE], stdout=subprocess.PIPE)
         assert services.stdout is not None
@@ -96,6 +98,11 @@ def test_a_granted_place_is_reached_and_no_other_port_or_address(server: Scripte
         "169.254.169.254:80": "no",
         "127.0.0.1:7001": "no",
     }
+
+
+def test_an_address_of_version_6_can_be_granted_too(server: ScriptedServer) -> None:
+    found = tried(server, ("[fd07::7]:7001",), "[fd07::7]:7001", "[fd07::7]:7002", "10.7.7.7:7001")
+    assert found == {"[fd07::7]:7001": "hello from fd07::7", "[fd07::7]:7002": "no", "10.7.7.7:7001": "no"}
 
 
 def test_a_name_that_leads_to_the_node_itself_is_refused(server: ScriptedServer) -> None:

@@ -61,6 +61,43 @@ def test_no_program_that_it_makes_gives_rights_to_others(server: ScriptedServer)
     assert (made / "link").is_symlink()
 
 
+def test_outside_it_is_a_user_that_owns_nothing_of_the_node(server: ScriptedServer) -> None:
+    """Root, also without capabilities, may change the mode of each device that it sees."""
+    device = Path("/dev/full")
+    before = device.stat()
+    try:
+        ref = prepared(server, "/bin/sh", "-c", "chmod 0600 /dev/full; touch -d @0 /dev/full; stat -c %u /dev/full > owner; true")
+        assert server.outcome(ref) is Outcome.SUCCEEDED, server.error(ref)
+        after = device.stat()
+        assert (after.st_mode, after.st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+    finally:
+        device.chmod(stat.S_IMODE(before.st_mode))
+
+
+def test_what_it_keeps_to_itself_its_task_can_read_and_nobody_change(server: ScriptedServer) -> None:
+    make = "umask 077; mkdir d; echo made > d/made; printf '#!/bin/sh\\necho ran' > d/run; chmod 700 d/run"
+    try_all = "cd $HEADWAY_PREPARED; cat d/made; d/run; (echo x > d/made) 2>/dev/null; rm -f d/made 2>/dev/null; cat d/made"
+    ref = prepared(server, "/bin/sh", "-c", make, then=try_all)
+    assert server.text(ref) == "made\nran\nmade\n", (server.error(ref), server.text(ref, 2))
+
+
+def test_several_at_once_on_a_node_that_never_made_one(tmp_path: Path) -> None:
+    with confining(tmp_path) as (server, _):
+        numbers = [
+            server.define(
+                command=("/bin/sh", "-c", "cat $HEADWAY_PREPARED/made"),
+                isolation="sandbox",
+                tenant=tenant,
+                resources=ROOM,
+                content=Content(prepare=("/bin/sh", "-c", "echo $HOME > made")),
+            )
+            for tenant in range(7, 15)
+        ]
+        refs = [server.order(number) for number in numbers]
+        server.wait(lambda: all(ref in server.finished for ref in refs), timeout=120)
+        assert {server.text(ref) for ref in refs} == {"/tmp\n"}, [server.error(ref) for ref in refs]
+
+
 def test_folders_nested_deeper_than_anyone_can_look_are_refused_and_removed(
     node: tuple[ScriptedServer, AgentProcess],
 ) -> None:

@@ -188,6 +188,36 @@ def test_progress_that_is_told_without_end_goes_up_now_and_then_and_the_last_of_
     assert sum(said.id == ref[0] for said in server.progress) < count // 10
 
 
+def test_a_runner_cannot_take_from_under_the_supervisor_what_they_share(server: ScriptedServer) -> None:
+    ref = order(server, "cut_down", 0)
+    server.wait(lambda: ref in server.finished)
+    assert server.finished[ref].result == b"[]", server.error(ref)
+    assert call(server, "grow", 5) == 5
+    assert len(server.registered) == 1
+
+
+@pytest.mark.parametrize("number", [-1, 2, 10**6, 2**63 - 1, -(2**63)])
+def test_a_runner_that_scribbles_over_what_it_shares_ends_alone(server: ScriptedServer, number: int) -> None:
+    ref = order(server, "scribble", number)
+    server.wait(lambda: ref in server.finished)
+    assert server.outcome(ref) is Outcome.RUNNER_CRASHED
+    assert call(server, "grow", 5) == 5
+    assert len(server.registered) == 1
+
+
+@pytest.mark.parametrize("number", [0, 1, 10**6])
+def test_a_function_that_denies_to_have_begun_is_held_to_its_cap_and_can_be_cancelled(server: ScriptedServer, number: int) -> None:
+    fields = {"function": "hostile_functions:stay", "isolation": "sandbox", "tenant": 7, "resources": ROOM}
+    capped, free = server.define(**fields, cap_ms=500), server.define(**fields)
+    ref, other = server.order(capped, [number]), server.order(free, [number])
+    server.wait(lambda: ref in server.finished, timeout=120)
+    assert server.outcome(ref) is Outcome.CAP_EXCEEDED
+    server.cancel(other, grace_s=0.2)
+    server.wait(lambda: other in server.finished, timeout=120)
+    assert server.outcome(other) is Outcome.CANCELLED
+    assert len(server.registered) == 1
+
+
 def test_forty_tenants_at_once_each_get_their_sandbox_and_the_agent_stays_awake(server: ScriptedServer) -> None:
     refs = [order(server, "grow", 5, tenant=tenant) for tenant in range(100, 140)]
     server.wait(lambda: all(ref in server.finished for ref in refs), timeout=120)

@@ -79,6 +79,35 @@ def test_too_many_bytes_and_too_deep_folders_are_refused(tmp_path):
         packed(tmp_path)
 
 
+def test_more_than_could_be_unpacked_is_not_packed(tmp_path, monkeypatch):
+    """Nor in many folders that have few each: it would be saved, and be lost when it is needed."""
+    monkeypatch.setattr(folders, "MOST", 100)
+    for folder in range(11):
+        (tmp_path / f"f{folder}").mkdir()
+        for file in range(10):
+            (tmp_path / f"f{folder}" / str(file)).touch()
+    with pytest.raises(Unfit, match="files and folders"):
+        packed(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(Unfit):
+        packed(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == before
+    for folder in (9, 10):
+        for file in range(10):
+            (tmp_path / f"f{folder}" / str(file)).unlink()
+        (tmp_path / f"f{folder}").rmdir()
+    (tmp_path / "back").mkdir()
+    unpacked(packed(tmp_path), tmp_path / "back")
+
+
+def test_of_very_many_names_not_all_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(folders, "MOST", 10)
+    for name in range(12):
+        (tmp_path / str(name)).touch()
+    with pytest.raises(Unfit, match="files and folders"):
+        folders.signature(str(tmp_path), 5)
+
+
 def member(name: str, kind: bytes = tarfile.REGTYPE, content: bytes = b"x", link: str = "") -> bytes:
     into = io.BytesIO()
     with tarfile.open(fileobj=into, mode="w") as archive:

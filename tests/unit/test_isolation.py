@@ -67,6 +67,26 @@ def test_places_and_patterns() -> None:
     assert not covers([], "anything:1")
 
 
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [
+        ("127.0.0.1", "127.0.0.0/8"),
+        ("169.254.169.254", "169.254.0.0/16"),
+        ("0.0.0.0", "0.0.0.0/32"),
+        ("[::1]", "::1/128"),
+        ("[fe80::1]", "fe80::/10"),
+        ("[::ffff:127.0.0.1]", "127.0.0.0/8"),
+        ("[::ffff:169.254.169.254]", "169.254.169.254/32"),
+    ],
+)
+def test_a_pattern_for_the_world_grants_neither_the_node_itself_nor_its_metadata(host: str, network: str) -> None:
+    for pattern in ("*:*", "*:80", "0.0.0.0/0:80", "::/0:80", "*.169.254:80", "1*:80", "127.0.0.?:80"):
+        assert not covers([pattern], f"{host}:80")
+    for pattern in ("*", "all", f"{host}:80", f"{host}:*", f"{network}:80"):
+        assert covers([pattern], f"{host}:80")
+    assert covers(["*:80", "0.0.0.0/0:*"], "10.1.2.3:80")
+
+
 def test_a_file_to_log_to_is_its_tenants_at_every_level() -> None:
     logging = define(TaskSpec(command=["true"], logger="file:report"))
     assert [confine(logging, tenant).tenant for tenant in (3, 4)] == [3, 4]

@@ -18,6 +18,7 @@ from pathlib import Path
 from headway.agent.scratch import put, remove
 
 MARKS, LOCKS = "ready", "locks"
+TOO_DEEP = "what was prepared has folders nested too deeply: a path in it has more than 4,095 bytes"
 _SET_ID = stat.S_ISUID | stat.S_ISGID
 
 
@@ -44,24 +45,24 @@ def size_of(root: Path, key: str) -> int | None:
 
 class Entries:
     def __init__(self, root: Path, limit: int) -> None:
-        self._root, self._limit = root, limit
+        self.root, self._limit = root, limit
         for name in (MARKS, LOCKS):
             (root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def get(self, key: str, build: Callable[[Path], None]) -> tuple[Path, int]:
         """The entry of this name and its size, built now if it is not there."""
-        place = self._root / key
-        size = size_of(self._root, key)
+        place = self.root / key
+        size = size_of(self.root, key)
         if size is None:
             with self.locked(key):
-                size = size_of(self._root, key)
+                size = size_of(self.root, key)
                 if size is None:
                     size = self._build(key, place, build)
-        os.utime(mark_of(self._root, key))
+        os.utime(mark_of(self.root, key))
         return place, size
 
     def _build(self, key: str, place: Path, build: Callable[[Path], None]) -> int:
-        mark_of(self._root, key).unlink(missing_ok=True)  # of an entry that somebody removed: it would call half of this one whole
+        mark_of(self.root, key).unlink(missing_ok=True)  # of an entry that somebody removed: it would call half of this one whole
         remove(str(place))
         place.mkdir()
         try:
@@ -69,7 +70,7 @@ class Entries:
             size = _settled(place)
             if size > self._limit:
                 raise Failed(f"it takes {size} bytes, more than this node keeps ({self._limit})")
-            put(str(mark_of(self._root, key)), str(size).encode())
+            put(str(mark_of(self.root, key)), str(size).encode())
         except BaseException:
             remove(str(place))
             raise
@@ -78,7 +79,7 @@ class Entries:
     @contextlib.contextmanager
     def locked(self, key: str) -> Iterator[None]:
         """Only one process builds an entry. The lock ends with its holder, however that ends."""
-        with open(self._root / LOCKS / key, "w") as lock:
+        with open(self.root / LOCKS / key, "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
@@ -98,7 +99,7 @@ def _settled(place: Path) -> int:
                         _clear(entry.path, found.st_mode)
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            raise Failed("what was prepared has folders nested too deeply: a path in it has more than 4,095 bytes") from None
+            raise Failed(TOO_DEEP) from None
         raise
     return total
 

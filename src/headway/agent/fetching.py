@@ -15,7 +15,7 @@ import json
 import ssl
 from pathlib import Path
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import SplitResult, urljoin, urlsplit
 
 from headway.domain.units import size_text
 
@@ -38,10 +38,8 @@ def fetch_url(url: str, target: Path, *, hosts: list[str], limit: int) -> str:
     """Fetch a URL into a file; returns the SHA-256 of what came."""
     first, by = url, ""
     for _ in range(REDIRECTS + 1):
-        parts = urlsplit(url)
+        parts = _read(url, by)
         host = parts.hostname or ""
-        if parts.scheme not in ("http", "https") or not host:
-            raise CannotFetch(f"{url!r} is not a URL we fetch{by}")
         if not allowed(host, hosts):
             known = ", ".join(hosts) or "none"
             raise CannotFetch(f"this node may not fetch from {host!r}{by}; the operator allows: {known} (setting fetch_hosts)")
@@ -65,6 +63,18 @@ def fetch_url(url: str, target: Path, *, hosts: list[str], limit: int) -> str:
         finally:
             connection.close()
     raise CannotFetch(f"{first} redirects more than {REDIRECTS} times")
+
+
+def _read(url: str, by: str) -> SplitResult:
+    """The parts of a URL; CannotFetch when it is none, or of a kind that we do not fetch. A redirect may say anything."""
+    why = ""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts
+    except ValueError as error:  # such as a port of six digits
+        why = f": {error}"
+    raise CannotFetch(f"{url!r} is not a URL we fetch{by}{why}")
 
 
 class UploadServers:

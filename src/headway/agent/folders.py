@@ -6,6 +6,7 @@ that nothing outside of it can be read, whatever the task puts there in the mean
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 import tarfile
@@ -14,6 +15,7 @@ from typing import IO
 
 MOST = 10_000  # files and folders
 DEEPEST = 32
+TOO_MANY = f"it has more than {MOST} files and folders"
 UNFINISHED = ".tmp"  # what ends so is being written: left out
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -48,11 +50,16 @@ def newest(found: Signature) -> float:
 
 def pack(folder: str, into: IO[bytes], limit: int) -> None:
     """The same content gives the same bytes."""
-    total = 0
+    total = count = 0
     with _opened(folder) as top, tarfile.open(fileobj=into, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path, of, descriptor in _walk(top, "", 0):
             member = tarfile.TarInfo(path)
             member.mode, member.mtime = stat.S_IMODE(of.st_mode) & 0o777, int(of.st_mtime)
+            count += 1
+            if count > MOST:  # `unpack` would not take it back
+                if descriptor is not None:
+                    os.close(descriptor)
+                raise Unfit(TOO_MANY)
             if descriptor is None:
                 member.type = tarfile.DIRTYPE
                 archive.addfile(member)
@@ -77,7 +84,7 @@ def unpack(packed: IO[bytes], folder: str, limit: int) -> None:
             for member in archive:
                 count, total = count + 1, total + member.size
                 if count > MOST or total > limit:
-                    raise Unfit(f"it has more than {MOST} entries or {limit} bytes")
+                    raise Unfit(TOO_MANY if count > MOST else f"it has more than {limit} bytes")
                 _put(archive, member, folder, owner)
     except (tarfile.TarError, EOFError) as error:
         raise Unfit(f"it cannot be unpacked: {error}") from None
@@ -119,13 +126,20 @@ class _opened:
         os.close(self._descriptor)
 
 
+def _names(folder: int) -> list[str]:
+    """Sorted. Of very many not all are read: the supervisor looks at these folders too, and others wait for it."""
+    with os.scandir(folder) as entries:
+        found = [entry.name for entry in itertools.islice(entries, MOST + 1)]
+    if len(found) > MOST:
+        raise Unfit(TOO_MANY)
+    return sorted(found)
+
+
 def _walk(folder: int, prefix: str, depth: int) -> Iterator[tuple[str, os.stat_result, int | None]]:
     """Folders before what is in them, by name; for a file its open descriptor, which the caller closes."""
     if depth > DEEPEST:
         raise Unfit(f"{prefix} is nested too deeply")
-    for count, name in enumerate(sorted(os.listdir(folder)), 1):
-        if count > MOST:
-            raise Unfit(f"it has more than {MOST} entries")
+    for name in _names(folder):
         if name.endswith(UNFINISHED):
             continue
         path = f"{prefix}{name}"

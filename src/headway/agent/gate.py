@@ -82,10 +82,16 @@ def _bring_up(grants: list[Grant]) -> None:
         request = struct.pack("16sH14x", b"lo", 0)
         flags = struct.unpack("16sH14x", fcntl.ioctl(control, SIOCGIFFLAGS, request))[1]
         fcntl.ioctl(control, SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | IFF_UP))
-        others = {address for _, _, address in grants if not address.startswith("127.") and ":" not in address}
-        for number, address in enumerate(sorted(others)):
+        others = sorted({address for _, _, address in grants if not address.startswith("127.") and address != "::1"})
+        for number, address in enumerate(address for address in others if ":" not in address):
             name = f"lo:{number}".encode()
             fcntl.ioctl(control, SIOCSIFADDR, struct.pack("16sHH4s8x", name, socket.AF_INET, 0, socket.inet_aton(address)))
+        of_version_6 = [address for address in others if ":" in address]
+    if of_version_6:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as control:
+            index = socket.if_nametoindex("lo")
+            for address in of_version_6:
+                fcntl.ioctl(control, SIOCSIFADDR, struct.pack("16sIi", socket.inet_pton(socket.AF_INET6, address), 128, index))
 
 
 def _listen(address: str, port: int) -> socket.socket:
@@ -139,8 +145,7 @@ class _Pace:
 def _join_to(host: str, port: int, pace: _Pace):  # type: ignore[no-untyped-def]
     async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            address = await _resolve(host, port)
-            there_reader, there_writer = await asyncio.wait_for(asyncio.open_connection(*address), CONNECT_S)
+            there_reader, there_writer = await _connect(host, port)
         except (OSError, TimeoutError):
             writer.transport.abort()  # refused, as it would be without us
             return
@@ -161,14 +166,37 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pace
         writer.transport.abort()
 
 
-async def _resolve(host: str, port: int) -> tuple[str, int]:
+async def _connect(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """To the first of its addresses that answers."""
+    why: Exception = OSError(f"{host} leads only to addresses that are never granted by name")
+    for address in await resolve(host, port):
+        try:
+            return await asyncio.wait_for(asyncio.open_connection(address, port), CONNECT_S)
+        except (OSError, TimeoutError) as error:
+            why = error
+    raise why
+
+
+async def resolve(host: str, port: int) -> list[str]:
     """Where a granted place is now. A name may not lead to the node itself or to the metadata service: only their own addresses do."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    for *_, address in found:
-        there = ipaddress.ip_address(address[0])
-        if str(there) == host or not (there.is_loopback or there.is_link_local or there.is_unspecified or there.is_multicast):
-            return str(there), port
-    raise OSError(f"{host} leads to an address that is never granted by name")
+    addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
+    return [address for address in addresses if _is_address(host) or not of_the_node(address)]
+
+
+def of_the_node(text: str) -> bool:
+    """Whether an address is the node's own, or one where clouds tell its secrets. One of version 4 is the same written as version 6."""
+    there = ipaddress.ip_address(text)
+    there = getattr(there, "ipv4_mapped", None) or there
+    return there.is_loopback or there.is_link_local or there.is_unspecified or there.is_multicast
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

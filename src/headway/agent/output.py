@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from headway.agent.loggers import Tee
+from headway.agent.masking import Mask
 from headway.agent.spools import Spool
 from headway.wire.exchange import Output, Progress
 
@@ -18,50 +19,7 @@ PIECE = 32 * 1024
 STDOUT, STDERR = 1, 2
 _PROGRESS = re.compile(rb"^headway progress ([0-9.eE+-]+)(?:/([0-9.eE+-]+))?[ \t]*([^\r\n]*)", re.MULTILINE)
 _PREFIX = b"headway progress "
-HIDDEN = b"***"
-SHORTEST = 4  # a shorter secret is not hidden: it would hide half of every output
 LINE = 4096  # a progress line longer than this is not one
-
-
-class Mask:
-    """Hides secrets in a stream of bytes, also when one is cut in two by a read."""
-
-    def __init__(self, secrets: Iterable[str]) -> None:
-        words = {part for secret in secrets for part in (secret, secret.strip(), *secret.splitlines())}
-        self._secrets = sorted((word.encode() for word in words if len(word) >= SHORTEST), key=len, reverse=True)
-        self._held: dict[int, bytes] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._secrets)
-
-    def hide(self, stream: int, data: bytes) -> bytes:
-        """What may be shown of it now. An end that could be the beginning of a secret is held back until more comes."""
-        data = self._replace(self._held.pop(stream, b"") + data)
-        held = max((_overlap(data, secret) for secret in self._secrets), default=0)
-        if held:
-            self._held[stream] = data[-held:]
-        return data[: len(data) - held]
-
-    def rest(self, stream: int) -> bytes:
-        """What was held back: nothing more comes."""
-        return self._held.pop(stream, b"")
-
-    def text(self, text: str) -> str:
-        return self._replace(text.encode(errors="replace")).decode(errors="replace")
-
-    def _replace(self, data: bytes) -> bytes:
-        for secret in self._secrets:
-            if secret in data:
-                data = data.replace(secret, HIDDEN)
-        return data
-
-
-def _overlap(data: bytes, secret: bytes) -> int:
-    """How many bytes at the end of the data begin the secret."""
-    for size in range(min(len(secret) - 1, len(data)), 0, -1):
-        if data.endswith(secret[:size]):
-            return size
-    return 0
 
 
 _HIDES_NOTHING = Mask(())

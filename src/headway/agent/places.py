@@ -159,6 +159,12 @@ class Places:
         return self._box
 
     @property
+    def workshop(self) -> str:
+        """The folder of sandboxes in which something is prepared: their users can reach it too."""
+        self.box()
+        return os.path.join(self._box_dir, "workshop")
+
+    @property
     def removers(self) -> set[int]:
         return self.scratch.removers | (self._box[1].removers if self._box is not None else set())
 

@@ -7,7 +7,7 @@ When a prediction was wrong, what has not begun is asked back and goes to anothe
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -47,6 +47,8 @@ IDLE = 16  # warm runners without work that are kept when others must be started
 START_S = 0.1  # what it takes to start one
 A_CORE = 2  # runners at work on tiny functions for each core: one works while the other's results are sent; more only take turns
 GRACE_S = 5.0
+BELIEF_S = 10.0  # beyond their caps: then tasks of a runner are over, whatever it says of when they began
+UNLUCKY = 3  # times that a task may come back unbegun from a runner that died
 
 
 @dataclass(slots=True)
@@ -59,6 +61,7 @@ class Runner:
     each_s: float = 0.0  # predicted, for each task of its batch
     tiny: bool = False  # the last of its batch is a tiny function
     done: int = 0  # tasks in its life whose results came
+    waits_since: float = 0.0  # for the result of the first of its batch
     asked: bool = False
     frozen: bool = False  # its task is paused, and so is it
     rested: float = 0.0  # seconds that its task was paused
@@ -85,6 +88,7 @@ class Pool:
         self.machine = machine
         self.runners: dict[int, Runner] = {}
         self.doomed: dict[int, Outcome] = {}  # tasks inside batches that shall not begin
+        self._unlucky: Counter[int] = Counter()  # how often a task was the first that a dead runner had not begun
         self._idle_s = idle_s
         self._number = 0
 
@@ -201,6 +205,8 @@ class Pool:
         if not batch:
             return
         self.machine.queue.took(group, len(batch))
+        if not runner.batch:
+            runner.waits_since = now
         runner.batch.extend(batch)
         runner.each_s = (TARGET_S - left) / len(runner.batch)
         runner.tiny = recipes[batch[-1].definition].estimate.tiny
@@ -214,6 +220,7 @@ class Pool:
             return []
         popped = [runner.batch.popleft() for _ in range(s.count)]
         runner.done += s.count
+        runner.waits_since = s.now
         runner.stuck = False
         if self.machine.steering.frozen:
             for order in popped:  # it was done before the pause took hold
@@ -275,12 +282,26 @@ class Pool:
         orders = list(runner.batch)
         for order in orders:
             self.machine.steering.over(order.id)
-        begun = min(max(s.begun - runner.done, 0), len(orders))
+        begun = self._begun(runner, min(max(s.begun - runner.done, 0), len(orders)))
         if runner.need is not None:
             self.machine.release(runner.need)
         for order in orders[:begun]:
             self.doomed.pop(order.id, None)
         return runner, orders[: max(begun - 1, 0)], orders[begun - 1] if begun else None, orders[begun:]
+
+    def _begun(self, runner: Runner, said: int) -> int:
+        """How many of its batch a dead runner had begun. It says so itself, and a function can write there what it likes: one that we
+        ended had begun, and so had one that kills each runner before it begins."""
+        if runner.ending is not None:
+            ids = [order.id for order in runner.batch]
+            return max(said, ids.index(runner.ending.id) + 1 if runner.ending.id in ids else 0)
+        if said or not runner.batch:
+            return said
+        first = runner.batch[0].id
+        if len(self._unlucky) > BATCH:
+            self._unlucky.clear()
+        self._unlucky[first] += 1
+        return 1 if self._unlucky[first] > UNLUCKY else 0
 
     # --- ending
 
@@ -333,11 +354,11 @@ class Pool:
     # --- time
 
     def tick(self, s: Tick) -> None:
+        for runner in self.runners.values():
+            if runner.batch:
+                self._look_at(runner, s.now)
         for runner, begun, current, ran in self._current(s):
             if runner.ending is not None:
-                if s.now >= runner.ending.kill_at and not runner.ending.forced:
-                    runner.ending.forced = True
-                    self.machine.out.append(EndRunner(runner.number, force=True))
                 continue
             if ran >= self.machine.recipes[current.definition].cap_s:
                 self.machine.warn(current, self.machine.recipes[current.definition])
@@ -348,6 +369,20 @@ class Pool:
                     self.ask_back(runner)
             self._nudge(runner, begun, ran, s.now)
         self._end_idle(s.now)
+
+    def _look_at(self, runner: Runner, now: float) -> None:
+        """What does not depend on what a runner says of itself: the end of a grace, and of all patience."""
+        if runner.ending is not None:
+            if now >= runner.ending.kill_at and not runner.ending.forced:
+                runner.ending.forced = True
+                self.machine.out.append(EndRunner(runner.number, force=True))
+        elif not runner.frozen and (late := now - runner.waits_since - runner.rested - BELIEF_S) >= 0:
+            caps = sorted(self.machine.recipes[order.definition].cap_s for order in runner.batch)
+            # Two of them: one may have ended with its result held up by the next, which lets nobody else in the process speak.
+            if late >= sum(caps[-2:]):
+                first = runner.batch[0]
+                self.machine.warn(first, self.machine.recipes[first.definition])
+                self._end(runner, first.id, Outcome.CAP_EXCEEDED, GRACE_S, now)
 
     def _current(self, s: Tick) -> Iterator[tuple[Runner, int, Order, float]]:
         """The runners that are in the middle of a task: runner, its count of begun tasks, the task, how long it has run."""

@@ -63,6 +63,7 @@ class Preparations:
         self._running: dict[int, Running] = {}  # by process
         self._removing: set[int] = set()
         self._sizes = self._found()
+        self._unsure = False  # whether there are all that is there
 
     @property
     def pids(self) -> set[int]:
@@ -104,6 +105,8 @@ class Preparations:
             engine=self._engine,
         )
         place = self._limited(definition)
+        if definition.isolation == "sandbox":
+            job.user, job.box = self._places.slots.user_of(place.slot if place is not None else None), self._places.workshop
         try:
             pid = self._errands.start(job, place.slot if place is not None else None)
         except BaseException:
@@ -129,6 +132,7 @@ class Preparations:
             return
         if isinstance(answer, str):
             answer = Answer(error=f"the preparation died ({answer})")
+            self._unsure = True
         number, place = self._running.pop(pid)
         if place is not None:
             if answer.error and place.slot is not None and place.slot.used().kills:
@@ -136,8 +140,8 @@ class Preparations:
             self._places.give_back(place)
         if not answer.error:
             self.ready[number] = answer
-            self._sizes.update(answer.entries)
-            self._make_room(number)
+        self._sizes.update(answer.entries)
+        self._make_room(number)
         self._handle(Prepared(number, boottime(), answer.error, answer.log, answer.no_room))
         self._start()
 
@@ -160,8 +164,12 @@ class Preparations:
 
     def _make_room(self, newest: int) -> None:
         """Remove what was used least recently, until the rest fits. Not while something is being prepared: it may need it."""
+        if self._running:
+            return
+        if self._unsure:
+            self._look()
         over = sum(self._sizes.values()) - self._terms.prepared_size
-        if over <= 0 or self._running:
+        if over <= 0:
             return
         kept = {key for number in (*self.in_use(), newest) if number in self.ready for key in self.ready[number].entries}
         for key in sorted(self._sizes.keys() - kept, key=self._used_at):
@@ -171,6 +179,17 @@ class Preparations:
             self._remove(key)
         for number in [number for number, answer in self.ready.items() if not answer.entries.keys() <= self._sizes.keys()]:
             del self.ready[number]  # in place: others look things up in it
+
+    def _look(self) -> None:
+        """One died and told nothing: what it made whole is counted, what it left half-made is removed."""
+        self._unsure = False
+        for place in self.root.glob("*"):
+            if place.name.startswith((*ENTRY, TMP)) and place.name not in self._sizes:
+                size = size_of(self.root, place.name) if place.name.startswith(ENTRY) else None
+                if size is not None:
+                    self._sizes[place.name] = size
+                else:
+                    self._remove(place.name)
 
     def _remove(self, key: str) -> None:
         """Out of the way at once; the removal of many files, which takes long, is another process's work."""

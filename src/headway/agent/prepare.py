@@ -41,6 +41,7 @@ from headway.domain.task import Definition
 CONTAINERS = "containers-were-run"
 LOG = 16 * 1024  # the end of a failed command's output that is shown
 PRINTED = 16 * 2**20  # of what a running command printed, before all but its end is dropped
+DYING_S = 30.0
 LOOK_S = 0.25  # between two looks at what it writes
 PIP = ("install", "--no-input", "--disable-pip-version-check", "--no-warn-script-location", "--quiet")
 NPM = ("npm", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error")
@@ -62,6 +63,8 @@ class Job(msgspec.Struct):
     seconds: float
     sandbox_paths: list[str] = []
     engine: list[str] = []  # the command line of the container engine
+    box: str = ""  # where the sandbox of its commands is made, for an isolated task
+    user: int | None = None  # whose commands they are outside; None: the agent's own
 
 
 class Answer(msgspec.Struct, omit_defaults=True):
@@ -86,7 +89,7 @@ class Preparation:
         self.deadline = time.monotonic() + job.seconds
         self.servers: UploadServers | None = UploadServers(job.urls, job.token, job.tls_ca)
         self.answer = Answer()
-        self.workshop = Workshop(job.definition, self.root, ())
+        self.workshop = self._workshop(())
 
     def run(self) -> Answer:
         """Fetch everything first: what is run afterwards cannot reach the token any more."""
@@ -99,7 +102,7 @@ class Preparation:
         if source is not None and str(source) != definition.executable:
             self.answer.executable = str(source)
         seen = [str(source)] if source is not None else []
-        self.workshop = Workshop(definition, self.root, [*seen, *self.job.sandbox_paths])
+        self.workshop = self._workshop([*seen, *self.job.sandbox_paths])
         if self.content.prepared:
             self._place(archives)
         language = languages.chosen(definition.executable, definition.interpreter) if source else None
@@ -108,6 +111,9 @@ class Preparation:
         if self.content.image:
             self._image(self.content.image)
         return self.answer
+
+    def _workshop(self, shown: Sequence[str]) -> Workshop:
+        return Workshop(self.job.definition, self.entries, shown, folder=self.job.box, user=self.job.user)
 
     def _entry(self, key: str, build: Callable[[Path], None]) -> Path:
         place, self.answer.entries[key] = self.entries.get(key, build)
@@ -202,6 +208,7 @@ class Preparation:
         if self.content.prepare:
             env = {**self.job.env, **place_env(place, self.job.env.get("PATH", os.defpath))}
             self._call(self.content.prepare, place, "the prepare command", env)
+        self.workshop.take_back(place)
 
     def _install(self, place: Path, requires: Requires) -> None:
         if requires.pip:
@@ -238,6 +245,7 @@ class Preparation:
             filled = {"source": str(source), "program": str(place / "program")}
             words = [compiler, *(word.format(**filled) for word in language.build[1:])]
             self._call(words, place, f"{language.build[0]} could not build {source.name}")
+            self.workshop.take_back(place)
             if not stat.S_ISREG(os.lstat(place / "program").st_mode):
                 raise Failed(f"{language.build[0]} built no plain file from {source.name}")
 
@@ -267,30 +275,46 @@ class Preparation:
         with contextlib.ExitStack() as stack:
             out = stack.enter_context(open(log, "a+b"))
             log.unlink()
-            argv, variables, kept = self.workshop.command(words, folder, env or self.job.env, stack)
+            command = self.workshop.command(words, folder, env or self.job.env, stack)
             try:
                 process = subprocess.Popen(
-                    argv,
+                    command.argv,
                     cwd=folder,
-                    env=variables,
+                    env=command.env,
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=out,
                     start_new_session=True,
-                    pass_fds=kept,
+                    pass_fds=command.fds,
+                    user=command.user,
+                    group=command.user,
+                    extra_groups=None if command.user is None else (),
                 )
             except OSError as error:
                 raise Failed(f"{what}: {words[0]!r} cannot be started: {error.strerror}") from None
             if why := self._attend(process, out):
                 tree.kill([process.pid], None)
                 process.wait()
+                self._end_others()
                 raise Failed(f"{what}: {why}", _end(out))
             code = process.returncode
-            tree.kill(tree.children(os.getpid()), None)  # what it left in the background
+            self._end_others()
             if code != 0:
                 how = f"ended with exit code {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
                 raise Failed(f"{what}: {words[0].rpartition('/')[2]} {how}", _end(out))
 
+    def _end_others(self) -> None:
+        """What a command left in the background: when this returns nobody works in its place any more."""
+        until = time.monotonic() + DYING_S
+        try:
+            while time.monotonic() < until:
+                tree.kill(tree.children(os.getpid()), None)
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    continue
+                time.sleep(0.005)
+        except ChildProcessError:
+            return
+        raise Failed(f"what a command left in the background does not end within {DYING_S:g} s")
 
     def _attend(self, process: subprocess.Popen[bytes], out: IO[bytes]) -> str:
         """Until it ends, or there is a reason to end it: what it writes is the node's disk, which others need too."""
@@ -325,14 +349,17 @@ def main() -> None:
     with open(0, "rb") as file:
         job = msgspec.msgpack.decode(file.read(), type=Job)
     os.makedirs(job.root, mode=0o755, exist_ok=True)
+    preparation = Preparation(job)
+    entries = preparation.answer.entries  # what it made stays, also when something else could not be made
     try:
-        answer = Preparation(job).run()
+        answer = preparation.run()
     except Failed as error:
-        answer = Answer(error=str(error), log=error.log, no_room=for_want_of_room(error, error.log))
+        answer = Answer(error=str(error), log=error.log, no_room=for_want_of_room(error, error.log), entries=entries)
     except (CannotFetch, BadArchive, NotStartable) as error:
-        answer = Answer(error=str(error), no_room=for_want_of_room(error))
+        answer = Answer(error=str(error), no_room=for_want_of_room(error), entries=entries)
     except OSError as error:
-        answer = Answer(error=f"the node could not prepare the task: {error}", no_room=for_want_of_room(error))
+        why = f"the node could not prepare the task: {error}"
+        answer = Answer(error=why, no_room=for_want_of_room(error), entries=entries)
     os.write(1, msgspec.msgpack.encode(answer))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from headway.agent.link import Part, Report
+from headway.agent.masking import Words
 from headway.domain.lifecycle import Outcome
 from headway.wire.exchange import ErrorInfo, Exchange, Finished, Progress, Ref, encode_msgpack
 
@@ -34,6 +35,29 @@ def items(values: list[Any]) -> bytes:
     """The encoded elements of a list, without the list's own header."""
     size = len(values)
     return encode_msgpack(values)[1 if size < 16 else 3 if size < 65536 else 5 :]
+
+
+def rows(encoded: bytes, count: int) -> list[Any]:
+    """What `items` was made from."""
+    found: list[Any] = msgspec.msgpack.decode(_ARRAY32.pack(0xDD, count) + encoded)
+    return found
+
+
+def without_secrets(encoded: bytes, count: int, words: Words) -> bytes:
+    """The same ends, with errors that tell no secret: exceptions like to repeat what they were given."""
+    ends = [msgspec.convert(row, Finished) for row in rows(encoded, count)]
+    for end in ends:
+        if end.error is not None:
+            end.error = _masked(end.error, words)
+    return items(ends)
+
+
+def _masked(error: str, words: Words) -> str:
+    try:
+        said = msgspec.json.decode(error, type=ErrorInfo)
+    except msgspec.DecodeError:  # of a runner that says what it likes
+        return words.in_text(error)
+    return error_text(ErrorInfo(said.type, words.in_text(said.message), words.in_text(said.traceback), said.excess))
 
 
 def compose(head: Exchange, parts: Iterable[Part]) -> bytes:

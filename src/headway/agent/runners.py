@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import signal
@@ -20,10 +21,11 @@ from headway.agent.interpreters import NotStartable
 from headway.agent.link import Channel, Terms
 from headway.agent.local_queue import Recipe
 from headway.agent.loop import Loop
+from headway.agent.masking import Words, words_of
 from headway.agent.output import STDERR, STDOUT, Capture
 from headway.agent.places import Place
 from headway.agent.process import LAST_WORDS, read_available
-from headway.agent.reports import Outbox
+from headway.agent.reports import Outbox, rows, without_secrets
 from headway.agent.runner_box import RunnerBoxes
 from headway.agent.signals import BatchNotGiven, RunnerDid, RunnerEnded, RunnerGaveBack, RunnerReady, Stimulus
 from headway.agent.spawn import close_all, pipes
@@ -59,6 +61,11 @@ class RunnerProcess:
         self.writing = False
         self.questions = 0  # in what was heard together
         self.way: Way | None = None  # to the server, where it is another than the agent's own
+
+    @property
+    def words(self) -> Words:
+        """What neither its output nor its errors show."""
+        return words_of(frozenset(self.secrets))
 
     def current(self) -> tuple[int, float]:
         """How many tasks it has begun, and when the last (CLOCK_BOOTTIME)."""
@@ -130,8 +137,10 @@ class Runners:
         ours, theirs = socket.socketpair()
         kept.append(ours.detach())
         given.append(theirs.detach())
-        given.append(os.memfd_create("headway-runner"))
+        given.append(os.memfd_create("headway-runner", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
         os.ftruncate(given[-1], mmap.PAGESIZE)
+        # A runner that made it shorter would end us: reading a page that is not there any more is SIGBUS.
+        fcntl.fcntl(given[-1], fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         shared = mmap.mmap(given[-1], mmap.PAGESIZE)
         folder = recipes[definition].definition.workdir if definition is not None else ""
         words, fds = self._words(kind.partition(ISOLATED)[0], folder), (given[0], given[1], given[2], given[3])
@@ -273,12 +282,14 @@ class Runners:
             if output or runner.captures or runner.logged:
                 self._printed(runner, output)
                 self._close_captures(runner, items, count)
-            self._outbox.add_encoded("finished", count, items)
+            self._outbox.add_encoded("finished", count, without_secrets(items, count, runner.words) if runner.secrets else items)
             self._handle(RunnerDid(number, count, busy_ns / 1e9, last_ns / 1e9, tired, now))
         elif kind == "said":
             self._printed(runner, message[1])
             if message[2] is not None:
-                self._outbox.add_progress(Progress(*message[2]))
+                progress = Progress(*message[2])
+                progress.text = runner.words.in_text(progress.text)
+                self._outbox.add_progress(progress)
         elif kind == "back":
             self._handle(RunnerGaveBack(number, message[1], now))
         elif kind == "token":
@@ -311,7 +322,7 @@ class Runners:
 
     def _close_captures(self, runner: RunnerProcess, items: bytes, count: int) -> None:
         """Output of the tasks that ended: ship the kept ends. Only looked at when something was printed."""
-        for row in _decode(struct.pack(">BI", 0xDD, count) + items):
+        for row in rows(items, count):
             runner.logged.pop(row[0], None)
             if (capture := runner.captures.pop(row[0], None)) is not None and (last := capture.close(wall_ms())):
                 self._outbox.add("output", last)
@@ -352,7 +363,7 @@ class Runners:
         self._close(runner)
         started_ms = wall_ms() - round((boottime() - since) * 1000)
         excess = self._boxes.leave(runner.place)
-        self._handle(RunnerEnded(runner.number, begun, started_ms, _why(status, runner.last_words), boottime(), excess))
+        self._handle(RunnerEnded(runner.number, begun, started_ms, _why(status, runner), boottime(), excess))
 
     def _read_pipes(self, runner: RunnerProcess) -> None:
         for stream, fd in zip((STDOUT, STDERR), runner.pipes, strict=True):
@@ -385,8 +396,9 @@ class Runners:
         self._by_number.clear()
 
 
-def _why(status: int, last_words: bytes) -> str:
+def _why(status: int, runner: RunnerProcess) -> str:
     code = os.waitstatus_to_exitcode(status)
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-    words = last_words.decode(errors="replace").strip()
+    words = runner.words.in_text(runner.last_words.decode(errors="replace").strip())
     return f"its runner {how}" + (f"; its last words:\n{words[-2000:]}" if words else "")
+

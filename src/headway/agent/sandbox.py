@@ -40,6 +40,7 @@ ETC = (
     "os-release", "perl", "php", "pki", "protocols", "python3", "R", "services", "ssl/certs", "ssl/openssl.cnf",
     "terminfo", "timezone",
 )  # fmt: skip
+NAMES = ("/etc/hosts", "/etc/resolv.conf")
 NAMESPACES = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
 ALONE = ("--unshare-net",)
 LIVING = ("/proc", "/sys", "/dev")  # where reading a file may wait, or change something
@@ -86,17 +87,24 @@ class Sandbox:
 
     def _make_reachable(self, folder: str, path: str) -> None:
         """Slots' users may not be able to walk to it: then there is another way, for them alone."""
-        if not can_change_user() or not os.path.isdir(path) or all(os.stat(part).st_mode & 0o001 for part in _parts(path)):
+        of_files = not os.path.isdir(path)
+        parts = _parts(path)[of_files:]
+        if not can_change_user() or not os.path.exists(path) or all(os.stat(part).st_mode & 0o001 for part in parts):
             return
-        there = os.path.join(folder, f"shown-{len(self._hidden)}")
-        os.makedirs(there, exist_ok=True)
+        there = os.path.join(folder, f"shown-{'file-' * of_files}{len(self._hidden)}")
+        if of_files:
+            if not os.path.exists(there):  # replaced, it would be gone for whoever has something mounted on it
+                _put(there, b"")
+        else:
+            os.makedirs(there, exist_ok=True)
         self._hidden.append((path, there))
 
     def _show(self, paths: Iterable[str]) -> list[str]:
         """Paths of the host that can be read inside, at the same place."""
-        return [word for path in paths for word in ("--ro-bind", self._source(path), path)]
+        return [word for path in paths for word in ("--ro-bind", self.source(path), path)]
 
-    def _source(self, path: str) -> str:
+    def source(self, path: str) -> str:
+        """Where whoever makes the sandbox finds what is at this path."""
         for hidden, there in self._hidden:
             if f"{path}/".startswith(f"{hidden}/"):
                 return there + path[len(hidden) :]
@@ -137,7 +145,8 @@ class Sandbox:
     ) -> list[str]:
         """The command line of `argv` inside. `directory` becomes /task, `shown` are further paths it may read.
 
-        `network` is how it gets one: the default is an empty one of its own, nothing is the network of whoever starts it. One that is
+        `network` is how it gets one: the default is an empty one of its own, nothing is the network of whoever starts it, with the names
+        that are known there unless `hosts` is a file of others. One that is
         `held` begins when HELD_FD comes to its end: it reads more words from there, and there are none. Its variables are read from
         `variables_fd` (variables.py); without one they are those of whoever starts it.
         """
@@ -145,7 +154,7 @@ class Sandbox:
             self._bwrap, *(("--args", str(HELD_FD)) if held else ()),
             *(("--args", str(variables_fd)) if variables_fd is not None else ()), *NAMESPACES, *network,
             "--die-with-parent", "--uid", str(USER), "--gid", str(USER), "--hostname", "task",
-            *self._fixed, *(("--ro-bind", hosts, "/etc/hosts") if hosts else ()),
+            *self._fixed, *(("--ro-bind", hosts, "/etc/hosts") if hosts else () if network else _names_of_the_node()),
             "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
             "--bind", private_tmp, "/tmp", "--symlink", "/tmp", "/var/tmp",
             *self._always, *self._show(shown),  # after /tmp: they may be below the one of the host
@@ -169,8 +178,8 @@ class Sandbox:
     def through_gate(self, command: list[str], grants: list[Grant], bandwidth: int) -> tuple[list[str], dict[str, str]]:
         """The command line with a way out to granted places before it, and what the gate needs in its environment."""
         spec = msgspec.json.encode({"grants": grants, "bandwidth": bandwidth}).decode()
-        python = self._source(os.path.realpath(sys.executable))
-        home = self._source(os.path.realpath(sys.base_prefix))
+        python = self.source(os.path.realpath(sys.executable))
+        home = self.source(os.path.realpath(sys.base_prefix))
         return [python, "-S", "-P", self._gate, spec, *command], {"PYTHONHOME": home}
 
     def hosts_file(self, path: str, grants: list[Grant]) -> None:
@@ -254,6 +263,11 @@ def python_paths() -> list[str]:
     return [path for path in found if not any(path.startswith(f"{other}/") for other in found)]
 
 
+def _names_of_the_node() -> list[str]:
+    """How names are looked up on the node, now: for those who have its network."""
+    return [word for path in NAMES for word in ("--ro-bind-try", os.path.realpath(path), path)]
+
+
 def _system() -> list[str]:
     words: list[str] = []
     for path in SYSTEM:
@@ -278,6 +292,7 @@ def _copy_etc(folder: str) -> None:
     _put(os.path.join(folder, "passwd"), f"task:x:{USER}:{USER}:task:{WORK}:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n".encode())
     _put(os.path.join(folder, "group"), f"task:x:{USER}:\nnogroup:x:65534:\n".encode())
     _put(os.path.join(folder, "hosts"), b"127.0.0.1 localhost task\n::1 localhost\n")
+    _put(os.path.join(folder, "resolv.conf"), b"")
     _put(os.path.join(folder, MADE), b"")
 
 
@@ -309,8 +324,9 @@ def why_not(folder: str, uid: int | None) -> str | None:
 
 
 def _put(path: str, content: bytes) -> None:
-    """Replaced in one step: an agent beside us may be reading it."""
-    with open(f"{path}.new", "wb") as file:
+    """Replaced in one step: an agent beside us may be reading it, or writing the same."""
+    new = f"{path}.{os.getpid()}.new"
+    with open(new, "wb") as file:
         file.write(content)
-    os.chmod(f"{path}.new", 0o644)
-    os.replace(f"{path}.new", path)
+    os.chmod(new, 0o644)
+    os.replace(new, path)

@@ -134,6 +134,12 @@ class Slots:
             slot.group.limit(limits, self._device)  # it knows which of them have to be written, and whether they could be
             slot.limits = limits
 
+    def user_of(self, slot: Slot | None) -> int | None:
+        """For commands that run inside a slot of the agent's own user and are not trusted; nobody else has it while the slot is taken."""
+        if self._first_uid is None:
+            return None
+        return self._first_uid + (slot.number % UID_SPAN if slot is not None else 0)
+
     def give_back(self, slot: Slot) -> None:
         """Its task is over and none of its processes lives."""
         if self._count >= KEPT:

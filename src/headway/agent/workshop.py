@@ -2,55 +2,71 @@
 
 Inside it only the place that is being prepared can be written; the system, the agent's Python and the task's own file can be read.
 There is no network unless the task was granted all of it. pip, npm, compilers and the tenant's `prepare` command all run so: a
-compiler that may read any file would show it in its error messages.
+compiler that may read any file would show it in its error messages. Outside they are a user of their own, as tasks are: root without
+capabilities still owns the devices in /dev and everything else that is root's.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 from headway.agent import sandbox
+from headway.agent.entries import TOO_DEEP, Entries, Failed
 from headway.agent.scratch import remove
 from headway.agent.variables import for_bubblewrap, marks_of
 from headway.domain.isolation import EVERYTHING
 from headway.domain.task import Definition
 
 TMP = "tmp-"  # before the name of a command's /tmp
+LOCK = "workshop"
+LONGEST_PATH = 4096  # with the NUL at its end
+
+
+class Command(NamedTuple):
+    """How a command is started."""
+
+    argv: list[str]
+    env: dict[str, str]
+    fds: tuple[int, ...] = ()
+    user: int | None = None
 
 
 class Workshop:
-    def __init__(self, definition: Definition, root: Path, shown: Sequence[str]) -> None:
+    def __init__(self, definition: Definition, entries: Entries, shown: Sequence[str], *, folder: str, user: int | None) -> None:
         self.isolated = definition.isolation not in ("", "none")
         self._network: Sequence[str] = () if definition.network == (EVERYTHING,) else sandbox.ALONE
-        self._root, self._shown = root, shown
+        self._entries, self._shown, self._folder, self._user = entries, [path for path in shown if os.path.exists(path)], folder, user
         self._box: sandbox.Sandbox | None = None
         self.folders: tuple[str, ...] = ()  # all that the last command may write into
+        self._handed_over = False
 
-    def command(
-        self, words: Sequence[str], place: Path, env: dict[str, str], stack: ExitStack
-    ) -> tuple[list[str], dict[str, str], tuple[int, ...]]:
-        """The command line, the environment and the descriptors of a command; what they need lives as long as the stack."""
+    def command(self, words: Sequence[str], place: Path, env: dict[str, str], stack: ExitStack) -> Command:
+        """How to start it; what it needs lives as long as the stack."""
         self.folders = (str(place),)
         if not self.isolated:
-            return list(words), env, ()
-        if self._box is None:
-            self._box = sandbox.Sandbox(str(self._root / "workshop"), shown=sandbox.python_paths())
-            self._box.uncover()
-        tmp = tempfile.mkdtemp(dir=self._root, prefix=TMP)
+            return Command(list(words), env)
+        box = self._made()
+        tmp = tempfile.mkdtemp(dir=self._entries.root, prefix=TMP)
         stack.callback(remove, tmp)  # by a process: folders in it may be nested deeper than Python can go
         self.folders = (str(place), tmp)
-        filter_fd = os.open(self._box.filter, os.O_RDONLY | os.O_CLOEXEC)
+        if self._user is not None:
+            for path in (tmp, *_all_below(str(place))):
+                os.chown(path, self._user, self._user, follow_symlinks=False)
+            self._handed_over = True
+        filter_fd = os.open(box.filter, os.O_RDONLY | os.O_CLOEXEC)
         stack.callback(os.close, filter_fd)
         variables_fd = for_bubblewrap({**env, "HOME": "/tmp", "TMPDIR": "/tmp"})
         stack.callback(os.close, variables_fd)
-        argv = self._box.command(
+        argv = box.command(
             words,
-            str(place),
-            private_tmp=tmp,
+            box.source(str(place)),
+            private_tmp=box.source(tmp),
             chdir=str(place),
             network=self._network,
             filter_fd=filter_fd,
@@ -58,6 +74,42 @@ class Workshop:
             variables_fd=variables_fd,
         )
         at = argv.index("--chdir")  # the place also at its own path: what is built there may remember it
-        seen = [word for path in self._shown if os.path.exists(path) for word in ("--ro-bind", path, path)]
-        argv[at:at] = [*seen, "--bind", str(place), str(place)]
-        return argv, marks_of(env), (filter_fd, variables_fd)
+        seen = [word for path in self._shown for word in ("--ro-bind", box.source(path), path)]
+        argv[at:at] = [*seen, "--bind", box.source(str(place)), str(place)]
+        return Command(argv, marks_of(env), (filter_fd, variables_fd), self._user)
+
+    def take_back(self, place: Path) -> None:
+        """No command works there any more: the place is the agent's own, and its tasks, which are other users, can read all of it."""
+        if not self._handed_over:
+            return
+        self._handed_over = False
+        for path in _all_below(str(place)):
+            os.chown(path, os.geteuid(), os.getegid(), follow_symlinks=False)
+            mode = os.lstat(path).st_mode
+            if stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and mode & stat.S_IXUSR):
+                os.chmod(path, stat.S_IMODE(mode) & 0o777 | 0o555)
+            elif stat.S_ISREG(mode):
+                os.chmod(path, stat.S_IMODE(mode) & 0o777 | 0o444)
+
+    def _made(self) -> sandbox.Sandbox:
+        """Once for each process; one at a time, for they share a folder."""
+        if self._box is None:
+            with self._entries.locked(LOCK):
+                sources = [str(self._entries.root), *self._shown]
+                self._box = sandbox.Sandbox(self._folder, shown=sandbox.python_paths(), sources=sources)
+            self._box.uncover()
+        return self._box
+
+
+def _all_below(folder: str) -> Iterator[str]:
+    """Itself too. What was unpacked into a place, or left by the command before, is its user's to change."""
+    yield folder
+    left = [folder]
+    while left:
+        with os.scandir(left.pop()) as entries:
+            for entry in entries:
+                if len(os.fsencode(entry.path)) >= LONGEST_PATH:
+                    raise Failed(TOO_DEEP)
+                yield entry.path
+                if entry.is_dir(follow_symlinks=False):
+                    left.append(entry.path)

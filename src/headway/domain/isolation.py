@@ -24,6 +24,7 @@ LEVELS = ("none", "sandbox", "container")  # each holds what the one before it h
 EVERYTHING = "all"
 ISOLATED = "@"  # in a runner's kind: after it stand its tenant, and what it may reach
 GRANTS = 64
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 
 
@@ -68,30 +69,50 @@ def place(word: str) -> tuple[str, int] | None:
 
 
 def covers(allowed: Sequence[str], asked: str) -> bool:
-    """Whether a tenant's list (`all`, `*`, `*.example.org:443`, `10.0.0.0/8:5432`, `db:*`) has this place in it."""
+    """Whether a tenant's list (`all`, `*`, `*.example.org:443`, `10.0.0.0/8:5432`, `db:*`) has this place in it.
+
+    Addresses of the node itself and of the metadata service only when they, or a network of such, are written in it.
+    """
     if EVERYTHING in allowed or "*" in allowed:
         return True
     found = place(asked)
     if found is None:
         return False
     host, port = found
+    address = _address(host)
+    near = address is not None and _of_the_node(address)
     for pattern in allowed:
         hosts, _, ports = pattern.rpartition(":")
+        hosts = hosts.lower().strip("[]")
         if ports not in ("*", str(port)):
             continue
         if "/" in hosts:
-            if _inside(host, hosts):
+            if address is not None and _inside(address, hosts, near=near):
                 return True
-        elif fnmatch.fnmatchcase(host, hosts.lower().strip("[]")):
+        elif (address is not None and _address(hosts) == address) or (not near and fnmatch.fnmatchcase(host, hosts)):
             return True
     return False
 
 
-def _inside(host: str, network: str) -> bool:
+def _inside(address: Address, network: str, *, near: bool) -> bool:
     try:
-        return ipaddress.ip_address(host) in ipaddress.ip_network(network.strip("[]"), strict=False)
+        there = ipaddress.ip_network(network, strict=False)
     except ValueError:
         return False
+    return address in there and (not near or _of_the_node(there))
+
+
+def _address(host: str) -> Address | None:
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    return found.ipv4_mapped or found if isinstance(found, ipaddress.IPv6Address) else found
+
+
+def _of_the_node(where: Address | ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
+    """The node itself, or the place where clouds tell its secrets: a pattern that was meant for the world does not mean these."""
+    return where.is_loopback or where.is_link_local or where.is_unspecified or where.is_multicast
 
 
 def runner_kind(kind: str, definition: Definition) -> str:
