@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,6 +96,32 @@ def test_what_cannot_be_started_says_why(server: ScriptedServer, tmp_path: Path)
     for ref, words in ((unknown, "not found"), (missing, "does not exist"), (nameless, "set `interpreter`")):
         assert server.outcome(ref) is Outcome.NOT_STARTABLE
         assert words in server.error(ref)["message"]
+
+
+@pytest.mark.usefixtures("agent")
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a", "#!/usr/bin/not-here\n", "names '/usr/bin/not-here', which is not on this node"),
+        ("a", "#!/usr/bin/env not-here\n", "asks for 'not-here', which was not found on this node"),
+        ("a", "#!/usr/bin/env sh\r\necho\r\n", "ends with a carriage return, as on Windows; save it with Unix line ends"),
+        ("a.sh", "echo one\r\nif true; then\r\n", "end with carriage returns, as on Windows, which sh does not understand"),
+    ],
+)
+def test_a_script_that_cannot_run_here_says_why_before_it_starts(
+    server: ScriptedServer, tmp_path: Path, name: str, text: str, said: str
+) -> None:
+    """By the kernel's word it would be "no such file", by that of `env` or a shell an error of the task."""
+    script = tmp_path / name
+    script.write_bytes(text.encode())
+    script.chmod(0o755)
+    fields: list[dict[str, Any]] = [{"executable": str(script)}]
+    if name == "a":
+        fields.append({"command": (str(script),)})
+    for each in fields:
+        ref = server.run(server.define(**each))
+        assert server.outcome(ref) is Outcome.NOT_STARTABLE
+        assert said in server.error(ref)["message"]
 
 
 @pytest.mark.usefixtures("agent")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from headway.agent.scratch import remove
 from headway.domain.content import Archive, Content
 from headway.domain.lifecycle import Outcome
 from headway.domain.resources import MIB, Resources
@@ -42,6 +45,33 @@ def test_what_is_made_inside_is_seen_inside_at_the_same_path(server: ScriptedSer
     assert server.outcome(ref) is Outcome.SUCCEEDED, (server.error(ref), server.text(ref, 2))
     first, second = server.text(ref).splitlines()
     assert first == second
+
+
+def test_in_a_data_folder_that_others_may_enter_it_works_too() -> None:
+    """The agent's own folder in it they may not enter: what is prepared there is shown by another way."""
+    folder = Path(tempfile.mkdtemp(dir="/var/tmp", prefix="headway-test-"))
+    folder.chmod(0o755)
+    try:
+        with ScriptedServer() as server, running_agent(folder, server.url, node_name="open"):
+            ref = prepared(server, "echo here > made")
+            assert server.text(ref) == "here\n", (server.error(ref), server.text(ref, 2))
+    finally:
+        remove(str(folder))
+
+
+def test_a_compiler_that_is_not_inside_is_told_with_what_to_do(
+    server: ScriptedServer, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path_factory.mktemp("bin")
+    (own / "rustc").write_text("#!/bin/sh\necho rustc 1.0")
+    (own / "rustc").chmod(0o755)
+    volume = next(tmp_path_factory.getbasetemp().glob("volume*"))
+    (volume / "a.rs").write_text("fn main() {}")
+    monkeypatch.setenv("PATH", f"{own}:{os.environ['PATH']}")
+    with ScriptedServer() as other, running_agent(tmp_path_factory.mktemp("agent"), other.url, volumes={"src": str(volume)}):
+        ref = other.run(other.define(executable="volume:src/a.rs", isolation="sandbox", tenant=7, resources=ROOM))
+        assert "which builds rust programs, is not visible inside the sandbox" in other.error(ref)["message"]
+        assert "sandbox_paths" in other.error(ref)["message"]
 
 
 def test_the_command_sees_neither_the_nodes_files_nor_its_network(server: ScriptedServer, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import strategies as st
 
 from headway.control.actions import as_spec
 from headway.domain import languages

@@ -23,6 +23,8 @@ from headway.domain.task import Definition
 
 VERSION_S = 5.0
 _LIVING = ("/proc/", "/sys/", "/dev/")
+_SAVE = "save it with Unix line ends (`sed -i 's/\\r$//' FILE`)"
+SHELLS = ("sh", "bash", "zsh")
 _VERSION = re.compile(r"(\d+)(\.\d+)?")
 
 
@@ -78,6 +80,7 @@ def program(name: str, env: Mapping[str, str], work_dir: str) -> str:
             raise NotStartable(f"the program {name!r} does not exist on this node")
         if not os.access(path, os.X_OK) or os.path.isdir(path):
             raise NotStartable(f"the program {name!r} is not executable")
+        _check_first_line(path, name, env)
         return path
     found = shutil.which(name, path=env.get("PATH"))
     if found is None:
@@ -92,12 +95,18 @@ def _interpreter(definition: Definition, path: str, env: Mapping[str, str], work
         return [*_run(known, env, work_dir), *words[1:]] if known else [program(words[0], env, work_dir), *words[1:]]
     language = languages.by_file(path)
     if language is not None and language.run:
+        if language.name in SHELLS and _first_line(path).endswith(b"\r\n"):
+            raise NotStartable(
+                f"the lines of {definition.executable!r} end with carriage returns, as on Windows, which {language.name} does not "
+                f"understand; {_SAVE}"
+            )
         try:
             return _run(language, env, work_dir)
         except NotStartable:
             suffix = os.path.splitext(path)[1]
             raise NotStartable(f"{language.run[0]!r}, which runs {suffix} files, was not found on this node") from None
     if os.access(path, os.X_OK):
+        _check_first_line(path, definition.executable, env)
         return []
     return _from_first_line(path, definition, env, work_dir)
 
@@ -111,8 +120,7 @@ def _run(language: Language, env: Mapping[str, str], work_dir: str) -> list[str]
 
 def _from_first_line(path: str, definition: Definition, env: Mapping[str, str], work_dir: str) -> list[str]:
     try:
-        with open(path, "rb") as file:
-            line = file.readline(256)
+        line = _first_line(path)
     except OSError as error:
         raise NotStartable(f"{definition.executable!r} cannot be read: {error.strerror}") from None
     if not line.startswith(b"#!"):
@@ -125,6 +133,34 @@ def _from_first_line(path: str, definition: Definition, env: Mapping[str, str], 
     if not words:
         raise NotStartable(f"{definition.executable!r} has an empty #! line")
     return [program(words[0], env, work_dir), *words[1:]]
+
+
+def _check_first_line(path: str, name: str, env: Mapping[str, str]) -> None:
+    """The kernel says "no such file" of a script whose interpreter is missing, and `env` ends as any program does: so it is said here."""
+    if not stat.S_ISREG(os.stat(path).st_mode) or os.path.realpath(path).startswith(_LIVING):
+        return
+    try:
+        line = _first_line(path)
+    except OSError:
+        return  # what may be run need not be readable
+    words = line[2:].decode(errors="replace").split(" ") if line.startswith(b"#!") else []
+    words = [word for word in words if word]
+    if not words:
+        return
+    if line.endswith(b"\r\n"):
+        raise NotStartable(f"the #! line of {name!r} ends with a carriage return, as on Windows; {_SAVE}")
+    first = words[0].strip()
+    if not os.path.exists(first):
+        raise NotStartable(f"the #! line of {name!r} names {first!r}, which is not on this node")
+    if os.path.basename(first) == "env" and len(words) == 2 and not words[1].startswith("-"):
+        asked = words[1].strip()
+        if "=" not in asked and shutil.which(asked, path=env.get("PATH")) is None:
+            raise NotStartable(f"the #! line of {name!r} asks for {asked!r}, which was not found on this node (PATH={env.get('PATH', '')})")
+
+
+def _first_line(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.readline(256)
 
 
 # --- what a node announces

@@ -8,6 +8,7 @@ thread does it: a secret of 64 KiB, compared in full at every byte of a flood, w
 from __future__ import annotations
 
 import bisect
+import itertools
 import re
 from collections.abc import Iterable
 from functools import lru_cache
@@ -101,4 +102,4 @@ def _parts(word: bytes) -> list[bytes]:
     count = -(-len(word) // LONGEST)
     size, more = divmod(len(word), count)
     ends = [number * size + min(number, more) for number in range(count + 1)]
-    return [word[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+    return [word[begin:end] for begin, end in itertools.pairwise(ends)]

@@ -143,9 +143,12 @@ class Preparation:
 
     def _check_visible(self, path: Path, source: str) -> None:
         """This process may read what an isolated task may not: a path is taken only where the sandbox shows it anyway."""
-        shown = (*SYSTEM, *self.job.sandbox_paths)
-        if self.workshop.isolated and not any(os.path.realpath(path).startswith(f"{folder.rstrip('/')}/") for folder in shown):
+        if not self._visible(str(path)):
             raise Failed(f"{source!r} is not visible inside the sandbox: upload it with the task, or put it on a volume")
+
+    def _visible(self, path: str) -> bool:
+        shown = (*SYSTEM, *self.job.sandbox_paths)
+        return not self.workshop.isolated or os.path.realpath(path).startswith(tuple(f"{folder.rstrip('/')}/" for folder in shown))
 
     def _fetched(self, key: str, name: str, fetch: Callable[[Path], None]) -> Path:
         def build(place: Path) -> None:
@@ -239,6 +242,11 @@ class Preparation:
         compiler = shutil.which(language.build[0], path=self.job.env.get("PATH"))
         if compiler is None:
             raise Failed(f"{language.build[0]!r}, which builds {language.name} programs, was not found on this node")
+        if not self._visible(compiler):
+            raise Failed(
+                f"{compiler!r}, which builds {language.name} programs, is not visible inside the sandbox: let the operator add its folder, "
+                "and those of what it needs, to the agent's sandbox_paths"
+            )
         of = os.stat(compiler)
 
         def build(place: Path) -> None:

@@ -33,6 +33,7 @@ RESULT_LIMIT = 4 * 2**20
 READ = 64 * 1024
 LAST_WORDS = 2**21  # read at most this much of a pipe after the end: someone may go on writing
 TRY_LATER, REQUEUE = 75, 85
+_EXEC = "bwrap: execvp "
 UNBOXED = Told(None, None)
 # Where `headway` is comes last; it is there for those who are shown it.
 INSIDE_PATH = f"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{os.path.dirname(sys.executable)}"
@@ -258,7 +259,7 @@ def finish(process: Process, status: int, ended_ms: int, usage: Usage, box: Told
     order = process.order
     if process.isolated and os.WIFEXITED(status) and box.exit_code is None and process.excess is None:
         why = process.capture.stderr_tail.decode(errors="replace").strip() or f"it ended with {os.WEXITSTATUS(status)}"
-        return not_started(process, NotStartable(f"the sandbox could not be made: {why}"), ended_ms)
+        return not_started(process, NotStartable(_no_sandbox(why)), ended_ms)
     finished = Finished(order.id, order.attempt, Outcome.SUCCEEDED, process.started_ms, ended_ms)
     finished.cpu_ms, finished.max_memory, finished.read_bytes, finished.written_bytes = usage
     code = exit_code(status, isolated=process.isolated)
@@ -288,6 +289,16 @@ def finish(process: Process, status: int, ended_ms: int, usage: Usage, box: Told
     else:
         _take_result(process, finished)
     return finished
+
+
+def _no_sandbox(why: str) -> str:
+    program, _, reason = why.removeprefix(_EXEC).rpartition(": ")
+    if not why.startswith(_EXEC) or "\n" in why:
+        return f"the sandbox could not be made: {why}"
+    return (
+        f"{program!r} could not be started inside the sandbox: {reason}; what its #! line names, and its libraries, must be in the "
+        "system's folders, or in those that the operator adds to the agent's sandbox_paths"
+    )
 
 
 def exit_code(status: int, *, isolated: bool) -> int:

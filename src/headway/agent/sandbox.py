@@ -156,7 +156,7 @@ class Sandbox:
             "--die-with-parent", "--uid", str(USER), "--gid", str(USER), "--hostname", "task",
             *self._fixed, *(("--ro-bind", hosts, "/etc/hosts") if hosts else () if network else _names_of_the_node()),
             "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
-            "--bind", private_tmp, "/tmp", "--symlink", "/tmp", "/var/tmp",
+            "--bind", private_tmp, "/tmp", "--symlink", "../tmp", "/var/tmp",
             *self._always, *self._show(shown),  # after /tmp: they may be below the one of the host
             "--bind", directory, WORK, "--remount-ro", "/", "--chdir", chdir,
             *(("--json-status-fd", str(status_fd)) if status_fd is not None else ()),
@@ -246,7 +246,7 @@ def _calls_headway(word: str) -> bool:
 
 def _parts(path: str) -> list[str]:
     """The folders that lead to a path, and itself."""
-    return [path, *(os.path.dirname(path[:at]) or "/" for at, letter in enumerate(path) if letter == "/")]
+    return [path, *(path[:at] or "/" for at, letter in enumerate(path) if letter == "/")]
 
 
 def _call(name: str, *arguments: Any) -> None:

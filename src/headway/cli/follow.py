@@ -217,11 +217,12 @@ def _tell_change(following: Following, task: TreeTaskView, *, is_large: bool) ->
 
 
 def _tell_end(task: TaskView) -> None:
+    """The trace of a program that ran is the end of its standard error: that was shown as it came, and need not be read twice."""
     spent = f" after {took(task.started_at, task.ended_at)}" if task.started_at else ""
     where = f" on {task.node}" if task.node else ""
     said = paint(task.state, task.state, stream=sys.stderr)
     print(f"headway: task {task.id} {said}{spent}{where}{': ' if reason(task) else ''}{reason(task)}", file=sys.stderr)
-    if task.error is not None and task.error.traceback:
+    if task.error is not None and task.error.traceback and task.exit_code is None:
         print(task.error.traceback.rstrip(), file=sys.stderr)
 
 

@@ -36,7 +36,7 @@ class Language:
 
 LANGUAGES = (
     Language("python", (".py", ".pyz"), ("python3",), everywhere=True),
-    Language("sh", (".sh",), ("sh",), everywhere=True),
+    Language("sh", (".sh",), ("sh",), version=(), everywhere=True),
     Language("bash", (".bash",), ("bash",)),
     Language("zsh", (".zsh",), ("zsh",)),
     Language("node", (".js", ".mjs", ".cjs"), ("node",), runner=("node", "{runners}/node.mjs")),
