@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import fcntl
 import ipaddress
 import json
@@ -18,11 +19,13 @@ import signal
 import socket
 import struct
 import sys
+import time
 
 CLONE_NEWUSER, CLONE_NEWNET, PR_SET_PDEATHSIG = 0x1000_0000, 0x4000_0000, 1
 SIOCSIFADDR, SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8916, 0x8913, 0x8914, 1
 PIECE = 64 * 1024
 CONNECT_S = 10.0
+SETTLE_S = 10.0  # a busy kernel takes its time before a new address of version 6 can be used
 _libc = ctypes.CDLL(None, use_errno=True)
 
 Grant = tuple[str, int, str]  # host, port, the address inside that stands for it
@@ -97,7 +100,15 @@ def _bring_up(grants: list[Grant]) -> None:
 def _listen(address: str, port: int) -> socket.socket:
     one = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    one.bind((address, port))
+    until = time.monotonic() + SETTLE_S
+    while True:
+        try:
+            one.bind((address, port))
+            break
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL or time.monotonic() >= until:
+                raise
+        time.sleep(0.005)
     one.listen(64)
     return one
 
