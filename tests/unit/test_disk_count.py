@@ -65,7 +65,9 @@ def test_a_folder_that_went_away_counts_no_more(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_unchanged_only_if_that_is_sure(tmp_path: Path) -> None:
-    assert not unchanged(count((str(tmp_path),), LIMIT))  # it was made a moment ago: one more change might have the same time
+    soon = time.time_ns() + 60 * 10**9  # a machine that stands still between two lines must not make it older
+    os.utime(tmp_path, ns=(soon, soon))
+    assert not unchanged(count((str(tmp_path),), LIMIT))  # changed a moment ago: one more change might have the same time
     settle(tmp_path)
     seen = count((str(tmp_path),), LIMIT)
     assert unchanged(seen)
@@ -137,3 +139,15 @@ def test_a_few_files_of_a_fast_writer_are_never_too_dear_to_look_at(tmp_path: Pa
     assert not watched.dear
     watched.seen.entries = 100 * disk.FEW
     assert watched.dear
+
+
+@pytest.mark.parametrize(("gib", "held"), [(0.25, True), (0.5, True), (4, False), (100, False)])
+def test_one_that_lives_close_to_a_large_limit_and_does_not_write_is_not_held(tmp_path: Path, gib: float, held: bool) -> None:
+    """What it can write before the next look, were that late, is little of such a limit: it keeps all its CPUs."""
+    watched = disk.Watched((str(tmp_path),), int(gib * 2**30), list)
+    room = 20 * 2**20
+    watched.used = watched.limit - room
+    assert watched.is_near(room, fast=False) is held
+    assert watched.is_near(room, fast=True)
+    watched.took, watched.seen.entries = 10 * disk.DEAR_S, 10 * disk.FEW
+    assert watched.is_near(room, fast=False)  # a look at so many files takes long

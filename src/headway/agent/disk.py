@@ -24,6 +24,7 @@ FASTEST = 8 * 2**30  # bytes a second: more than the 6 GiB that a quiet machine 
 MAKING = 400 * 2**20  # bytes a second of empty files, as they are counted: a hundred thousand files
 MAKING_PART = 2  # times what a task was seen to make it may make, if that is more
 MARGIN = 0.01  # of the limit: what may be written between two looks when there is no room left
+SPARE = 0.02  # the same of one that does not write: it is not held where this is as much as is written while a look is late
 SHORTEST_S, LONGEST_S = 0.0002, 0.1
 SLOW, SLOW_S = 64 * 2**20, 0.001  # one that writes less than this a second is not looked at more often: it may live close to its limit
 DEAR_S = 0.002  # a look that takes longer is not taken every time
@@ -73,6 +74,11 @@ class Watched:
         return max(self.limit - self.used - self.grown, 0)
 
     @property
+    def spare(self) -> int:
+        """What it may write above its limit before anybody looks again."""
+        return int(self.limit * (SPARE if self.slow and self.hold is None else MARGIN))
+
+    @property
     def slow(self) -> bool:
         """It did not write fast lately."""
         return self.looked - self.fast_at > HELD_S
@@ -88,7 +94,7 @@ class Watched:
     def is_near(self, room: int, *, fast: bool) -> bool:
         """Whether it could reach its limit before we come back, were we late."""
         if not fast:
-            return room < min(self.limit // NEAR_PART, NEAR)
+            return room < min(self.limit // NEAR_PART, NEAR if self.dear else NEAR - self.limit * SPARE)
         return room < (max(NEAR, self.making * LOOKS * self.took) if self.dear else NEAR)
 
 
@@ -118,7 +124,7 @@ def _sleeps(watched: Watched, ran: float | None) -> bool:
     """Whether it cannot have written anything since the last count. The kernel tells late of those that are not on our CPU."""
     if ran is None or watched.ran is None:
         return False
-    return ran - watched.ran < ASLEEP_S if watched.hold is not None else ran == watched.ran and watched.room > UNTOLD
+    return ran - watched.ran < ASLEEP_S if watched.hold is not None else ran == watched.ran and watched.room + watched.spare > UNTOLD
 
 
 def _is_due(watched: Watched, pids: list[int], ran: float | None, now: float, guard: Guard) -> bool:
@@ -164,7 +170,7 @@ def _pause(watched: Watched) -> float:
     least = SHORTEST_S
     if watched.slow:  # it may stay close to its limit for long
         least = SLOW_S if watched.hold is None or watched.dear else min(SLOW_S, watched.took / PART)
-    soon = (watched.room + watched.limit * MARGIN) / FASTEST
+    soon = (watched.room + watched.spare) / FASTEST
     if watched.hold is None and not watched.dear:
         soon -= watched.took  # it goes on while we look
     return min(LONGEST_S, max(least, SHORTEST_S, soon))
