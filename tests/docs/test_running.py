@@ -14,7 +14,7 @@ import pytest
 
 from headway.treefile import load_file
 from tests.docs.blocks import ROOT, Block, blocks
-from tests.support.upped import clean_environment, upped
+from tests.support.upped import LIVENESS, clean_environment, upped
 
 BIN = Path(sys.executable).parent
 EXAMPLES = ROOT / "examples"
@@ -30,7 +30,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     env |= {"HEADWAY_DATA": str(folder), "PATH": f"{BIN}:{env['PATH']}"}
     with open(folder / "up.log", "wb") as log:
         up = subprocess.Popen(
-            [BIN / "headway", "up", "--port", "0", "-o", "quiet"], env=env, stdout=subprocess.PIPE, stderr=log, text=True
+            [BIN / "headway", "up", "--port", "0", "-o", "quiet"], env=env | LIVENESS, stdout=subprocess.PIPE, stderr=log, text=True
         )
     try:
         assert up.stdout is not None

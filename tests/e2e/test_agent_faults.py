@@ -24,7 +24,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[ScriptedServer]:
         yield running
 
 
-LEASE_S = 3.0
+LEASE_S = 6.0  # a busy machine may stand still for two seconds
 # For those who wait for the end of the lease.
 short_lease = pytest.mark.parametrize("server", [{"fence_s": LEASE_S}], indirect=True, ids=["short"])
 
@@ -65,9 +65,9 @@ def test_an_adopted_agent_is_replaced_by_the_next_one_that_is_started(
     _, pid, _ = start_program(server, tmp_path)
     os.kill(agent.pid, signal.SIGKILL)
     agent.process.wait()
-    server.wait(lambda: len(server.registered) == 2)
+    server.wait(lambda: len(server.registered) >= 2)
     with running_agent(tmp_path / "agent", server.url):
-        server.wait(lambda: len(server.registered) == 3)
+        server.wait(lambda: len(server.registered) >= 3)
         assert not alive(pid)
         assert server.registered[-1].boot != server.registered[0].boot
 
@@ -77,7 +77,7 @@ def test_when_the_supervisor_dies_its_tasks_die_and_a_new_boot_begins(
 ) -> None:
     ref, pid, _ = start_program(server, tmp_path)
     os.kill(agent.supervisor(), signal.SIGKILL)
-    server.wait(lambda: len(server.registered) == 2)
+    server.wait(lambda: len(server.registered) >= 2)
     assert not alive(pid)
     assert server.registered[1].boot != server.registered[0].boot
     assert ref not in server.finished
@@ -128,7 +128,7 @@ def test_a_frozen_supervisor_is_killed_with_its_tasks_when_the_lease_is_over(
 ) -> None:
     _, pid, _ = start_program(server, tmp_path)
     os.kill(agent.supervisor(), signal.SIGSTOP)
-    server.wait(lambda: len(server.registered) == 2)
+    server.wait(lambda: len(server.registered) >= 2)
     assert not alive(pid)
     assert server.registered[1].boot != server.registered[0].boot
 
@@ -153,7 +153,7 @@ def test_an_agent_that_is_cut_off_ends_its_tasks_and_comes_back_as_a_new_boot(
     server.deaf = True
     until(lambda: not alive(pid))
     server.deaf = False
-    server.wait(lambda: len(server.registered) == 2)
+    server.wait(lambda: len(server.registered) >= 2)
     assert agent.process.poll() is None
     assert server.registered[1].boot != server.registered[0].boot
 
@@ -206,7 +206,7 @@ def test_a_server_that_neither_renews_nor_asks_to_hold_on_is_left_for_another(se
 def test_an_agent_declared_lost_kills_everything_and_registers_anew(server: ScriptedServer, tmp_path: Path) -> None:
     _, pid, _ = start_program(server, tmp_path)
     server.lost = True
-    server.wait(lambda: len(server.registered) == 2)
+    server.wait(lambda: len(server.registered) >= 2)
     assert not alive(pid)
 
 

@@ -21,7 +21,7 @@ from tests.support.upped import upped
 from tests.unit import client_jobs as jobs
 
 ROOT = Path(__file__).parents[2]
-SOON = 30.0  # seconds; a task on an idle machine takes milliseconds
+SOON = 120.0  # seconds; a task on an idle machine takes milliseconds
 
 
 @pytest.fixture(scope="module")

@@ -170,7 +170,7 @@ def test_functions_of_warm_runners_get_secrets_too(client: Client, tmp_path: Pat
     (tmp_path / "g.py").write_text("import os\ndef read():\n    print(os.environ['WARM'])\n    return len(os.environ['WARM'])\n")
     for name in ("f.mjs", "g.py"):
         task = client.submit(function=f"{tmp_path / name}:read", secrets=["warm"])
-        assert task.result(60) == 10
+        assert task.result(120) == 10
         assert logged(client, task.id) == "***\n"
 
 
@@ -216,7 +216,7 @@ def test_money_is_transferred_once_though_the_task_runs_twice(client: Client, tm
     (tmp_path / "bank.py").write_text(BANK)
     ledger = tmp_path / "ledger"
     task = client.submit(executable=str(tmp_path / "bank.py"), args=[str(ledger), "after"], attempts=3, retry={"interval": 0.1})
-    view = task.wait(60)
+    view = task.wait(120)
     assert (view.state, view.attempt) == ("succeeded", 2)
     assert ledger.read_text() == "100 from Ada to Grace\n"
     assert logged(client, task.id) == "receipt 7\nreceipt 7\n"
@@ -233,7 +233,7 @@ def test_a_shell_script_claims_with_a_command(client: Client, tmp_path: Path) ->
     task = client.submit(
         executable=str(tmp_path / "pay.sh"), args=["invoice-1", str(tmp_path / "paid")], attempts=2, retry={"interval": 0.1}
     )
-    assert task.wait(60).state == "succeeded", logged(client, task.id)
+    assert task.wait(120).state == "succeeded", logged(client, task.id)
     assert (tmp_path / "paid").read_text() == "paid\n"
 
 
@@ -253,7 +253,7 @@ assert headway.current().once("unsure").value == "sent"
 def test_an_attempt_that_died_in_between_leaves_it_uncertain(client: Client, tmp_path: Path) -> None:
     (tmp_path / "unsure.py").write_text(UNSURE)
     task = client.submit(executable=str(tmp_path / "unsure.py"), attempts=2, retry={"interval": 0.1})
-    assert task.wait(60).state == "succeeded", logged(client, task.id)
+    assert task.wait(120).state == "succeeded", logged(client, task.id)
 
 
 def test_a_claim_of_an_attempt_that_has_ended_is_refused(up: Upped, client: Client, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ async def test_the_database_ends_by_itself_when_its_owner_is_killed(tmp_path: Pa
     assert ended
 
 
-async def wait_readable(fd: int, timeout: float = 20.0) -> bool:
+async def wait_readable(fd: int, timeout: float = 120.0) -> bool:
     import select
 
     return bool(select.select([fd], [], [], timeout)[0])

@@ -103,22 +103,21 @@ def test_what_is_killed_while_it_is_frozen_dies(cgroup: Path, program: subproces
     freezer.freeze("task", [program.pid], None)
     tree.kill([program.pid], None)
     freezer.thaw_all()
-    program.wait(10)
+    program.wait(120)
     assert program.returncode == -signal.SIGKILL
     until(lambda: not any(alive(pid) for pid in members))
 
 
 def test_a_cgroup_that_others_share_is_left_alone(cgroup: Path, program: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    neighbour = subprocess.Popen([sys.executable, "-S", "-c", "import time; print(flush=True); time.sleep(0.2)"], stdout=subprocess.PIPE)
+    neighbour = subprocess.Popen([sys.executable, "-S", "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     try:
         for pid in (neighbour.pid, program.pid):
             (cgroup / "cgroup.procs").write_text(str(pid))
         Freezer().freeze("task", [program.pid], None)
         until(lambda: stands_still(tmp_path))
-        assert neighbour.wait(120) == 0  # it ends by itself, because nobody froze it
+        neighbour.communicate(timeout=120)  # it ends when it is told, because nobody froze it
+        assert neighbour.returncode == 0
     finally:
         neighbour.kill()
         neighbour.wait()
-        if neighbour.stdout is not None:
-            neighbour.stdout.close()
         tree.kill([program.pid], None)

@@ -103,7 +103,7 @@ def test_a_function_is_frozen_in_its_runner_while_others_run(client: Client, tmp
     call = {"journal": str(tmp_path / "journal"), "seconds": 0.0}
     slow = client.submit(function="tests.support.checker_tasks:work", input={**call, "held": str(tmp_path / "go")})
     until(lambda: (tmp_path / "journal").exists() and (tmp_path / "journal").read_text())
-    assert slow.pause().state == "paused"
+    assert client.pause(slow.id, wait=60).state == "paused"
     runner = int((tmp_path / "journal").read_text().split()[3])
     until(lambda: state_of(runner) == "T")
     quick = [client.submit(function="tests.support.checker_tasks:work", input=call) for _ in range(5)]
@@ -114,7 +114,7 @@ def test_a_function_is_frozen_in_its_runner_while_others_run(client: Client, tmp
     before = steps()
     client.wait([handle.id for handle in quick], timeout=120)
     assert steps() == before
-    assert slow.resume().state == "running"
+    assert client.resume(slow.id, wait=60).state == "running"
     until(lambda: steps() > before)
     (tmp_path / "go").touch()
     slow.result(timeout=120)

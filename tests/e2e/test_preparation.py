@@ -95,7 +95,7 @@ def test_npm_packages_are_installed(server: ScriptedServer, tmp_path: Path) -> N
     ref = server.order(
         server.define(executable=script, content=prepared(requires=Requires(npm=(f"file:{tmp_path / 'demo.tgz'}",))))
     )
-    server.wait(lambda: ref in server.finished, 60)
+    server.wait(lambda: ref in server.finished)
     assert server.text(ref) == "from npm\n", server.error(ref)
 
 

@@ -33,7 +33,7 @@ async def full(up: Upped) -> Upped:
     async def is_refused() -> bool:
         return (await ask(up, STRICT)).status == 409
 
-    await eventually(is_refused, seconds=90)
+    await eventually(is_refused)
     return up
 
 

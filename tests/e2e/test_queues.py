@@ -45,7 +45,7 @@ def test_a_task_waits_in_a_paused_queue_is_explained_changed_and_runs_after_it_i
     listed = {one["name"]: one for one in value(up, "queue", "ls")}
     assert (listed["nights"]["state"], listed["nights"]["ready"], listed["nights"]["hours"]) == ("paused", 1, ["00:00-24:00"])
     headway(up, "queue", "resume", "nights")
-    headway(up, "wait", number, "--timeout", "30s")
+    headway(up, "wait", number, "--timeout", "100s")
     assert "running" in headway(up, "explain", number).stdout
     assert "succeeded" in headway(up, "change", number, "--set", "attempts=2", code=1).stderr
 
@@ -63,7 +63,7 @@ def test_a_task_file_and_python_name_a_queue_with_the_same_words(up: Upped, tmp_
     file = tmp_path / "task.yaml"
     file.write_text("command: [echo, hello]\nqueue: filed\noff_peak: never\npreemptible: false\n")
     number = headway(up, "submit", "-o", "quiet", str(file)).stdout.strip()
-    headway(up, "wait", number, "--timeout", "30s")
+    headway(up, "wait", number, "--timeout", "100s")
 
     with pytest.raises(InvalidInput, match="off_peak"):
 

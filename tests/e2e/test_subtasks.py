@@ -17,6 +17,7 @@ import pytest
 from headway import Client
 from headway.errors import TaskFailed
 from headway.wire import task_token
+from tests.support.agents import until
 from tests.support.confined import need_sandbox
 from tests.support.upped import Upped, upped
 
@@ -188,8 +189,7 @@ def test_cancelling_a_waiting_parent_ends_the_processes_of_its_subtasks(hw, tmp_
     pid = tmp_path / "pid"
     text = f"headway submit -- sh -c 'echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 600' > /dev/null; headway wait || exit"
     handle = script(hw, text)
-    while not pid.exists():
-        pass
+    until(pid.exists)
     number = int(pid.read_text())
     handle.cancel()
     with pytest.raises(TaskFailed):

@@ -164,14 +164,14 @@ async def test_tiers_are_the_operators_and_a_tenants_own_within_its_subscription
 
 
 async def test_above_its_rate_a_tenant_gets_429_with_the_time_to_wait_and_the_fields_of_the_limiter(place):
-    token = await place.tenant("acme", rate_per_hour=360, burst=2)
+    token = await place.tenant("acme", rate_per_hour=36, burst=2)
     first = await place.ask(token, "POST", "/v1/tasks", {"command": ["true"]})
-    assert first.headers["ratelimit-policy"] == '"tasks";q=360;w=3600'
+    assert first.headers["ratelimit-policy"] == '"tasks";q=36;w=3600'
     assert first.headers["ratelimit"].startswith('"tasks";r=1;')
     assert (await place.ask(token, "POST", "/v1/tasks", {"command": ["true"]})).status == 201
     refused = await place.ask(token, "POST", "/v1/tasks", [{"command": ["true"]}] * 2)
     assert (refused.status, problem(refused)["code"]) == (429, "limit_exceeded")
-    assert 15 <= int(refused.headers["retry-after"]) <= 20
+    assert 150 <= int(refused.headers["retry-after"]) <= 200
     assert refused.headers["ratelimit"].startswith('"tasks";r=0;t=')
     limits = await place.must("GET", "/v1/limits", token=token)
     assert (limits["submissions"]["limit"], limits["submissions"]["left"], limits["waiting"]["used"]) == (2, 0, 2)

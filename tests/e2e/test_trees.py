@@ -28,7 +28,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upped]:
 
 def run(running: Upped, example: str, **parameters: object) -> subprocess.CompletedProcess[str]:
     given = [word for key, value in parameters.items() for word in ("--param", f"{key}={value}")]
-    return running.headway("run", str(EXAMPLES / example), *given, timeout=90.0)
+    return running.headway("run", str(EXAMPLES / example), *given)
 
 
 def test_a_photo_is_published_in_as_many_sizes_as_its_width_allows(running, tmp_path):

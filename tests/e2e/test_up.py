@@ -29,12 +29,12 @@ def show(up: Upped, task: str) -> dict[str, object]:
 
 def wait_for(up: Upped, task: str) -> dict[str, object]:
     """The task once it is final."""
-    done = up.headway("wait", task, "--timeout", "60", "-o", "json")
+    done = up.headway("wait", task, "--timeout", "120", "-o", "json")
     assert done.returncode == 0, f"{done.stderr}\n{up.log}"
     return show(up, task)
 
 
-def ended(pid: int, timeout: float = 30.0) -> bool:
+def ended(pid: int, timeout: float = 120.0) -> bool:
     """Wait until the process has ended, as the kernel tells it."""
     import select
 
@@ -159,7 +159,7 @@ def run(folder: Path, *command: str) -> subprocess.Popen[str]:
 
 def test_run_without_a_server_starts_one_and_leaves_nothing_behind(tmp_path: Path) -> None:
     done = run(tmp_path, "sh", "-c", "echo hello; exit 3")
-    out, err = done.communicate(timeout=90)
+    out, err = done.communicate(timeout=180)
     assert done.returncode == 3, err
     assert "hello" in out
     assert not (tmp_path / "up.json").exists()
@@ -170,9 +170,9 @@ def test_a_second_run_on_the_folder_joins_the_first_and_outlives_it(tmp_path: Pa
     gate = tmp_path / "gate"
     first = run(tmp_path, "true")
     second = run(tmp_path, "sh", "-c", f"while ! test -e {gate}; do sleep 0.05; done; echo joined")
-    assert first.wait(90) == 0, first.stderr.read() if first.stderr else ""
+    assert first.wait(180) == 0, first.stderr.read() if first.stderr else ""
     gate.touch()
-    out, err = second.communicate(timeout=90)
+    out, err = second.communicate(timeout=180)
     assert second.returncode == 0, err
     assert "joined" in out
     assert not (tmp_path / "up.json").exists()
@@ -188,6 +188,6 @@ def test_it_ends_on_both_signals_while_a_task_runs_and_the_task_is_kept(tmp_path
         seen = up.headway("wait", task, "--timeout", "0.2")
         assert seen.returncode == 124
         up.process.send_signal(number)
-        assert up.process.wait(60) == 0
+        assert up.process.wait(120) == 0
     with upped(tmp_path) as up:
         assert show(up, task)["state"] in ("ready", "leased", "running")

@@ -14,6 +14,11 @@ from tests.support.scripted_server import ScriptedServer
 from tests.support.upped import Upped, upped
 
 
+def spooled(folder: Path) -> list[Path]:
+    """What waits to be stored, of the agent whose data are in this folder. Nothing else is looked at: other folders come and go."""
+    return list(folder.glob("agent/*/spool/*-*"))
+
+
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upped]:
     folder = tmp_path_factory.mktemp("whole")
@@ -24,7 +29,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upped]:
 def test_a_flood_is_cut_with_its_task_and_whole_in_the_store(up: Upped) -> None:
     with Client(up.url, up.token) as client:
         task = client.submit(command="i=0; while [ $i -lt 5000 ]; do echo line $i; i=$((i+1)); done")
-        assert task.wait(60).state == "succeeded"
+        assert task.wait(120).state == "succeeded"
         short = up.headway("logs", task.id, "--raw").stdout
         assert "bytes of output were cut here" in short
         assert len(short) < 6000
@@ -36,11 +41,11 @@ def test_a_flood_is_cut_with_its_task_and_whole_in_the_store(up: Upped) -> None:
 def test_a_short_output_is_in_one_place_only(up: Upped) -> None:
     with Client(up.url, up.token) as client:
         task = client.submit(command="echo short")
-        task.wait(60)
+        task.wait(120)
         answer = up.headway("logs", task.id, "--whole")
         assert answer.returncode == 1
         assert "has no whole output" in answer.stderr
-        assert not list((up.folder).rglob("spool/*-*"))
+        assert not [path for path in spooled(up.folder) if path.name.startswith(f"{task.id}-")]
 
 
 def test_what_could_not_be_stored_is_stored_by_the_next_agent(tmp_path: Path) -> None:
@@ -50,7 +55,8 @@ def test_what_could_not_be_stored_is_stored_by_the_next_agent(tmp_path: Path) ->
         settings = {"output_store": f"file://{store}", "max_output": 4096}
         with running_agent(tmp_path / "agent", server.url, **settings):
             ref = server.run(server.define(command=("sh", "-c", "yes | head -n 20000")))
-            (spool,) = (tmp_path / "agent").rglob(f"spool/{ref[0]}-1")
+            (spool,) = spooled(tmp_path / "agent")
+            assert spool.name == f"{ref[0]}-1"
             assert spool.stat().st_size == 40000
         store.unlink()
         with running_agent(tmp_path / "agent", server.url, **settings):
@@ -66,9 +72,9 @@ def test_an_s3_store_takes_large_outputs_and_gives_them_back(tmp_path: Path) -> 
             task = client.submit(command="i=0; while [ $i -lt 5000 ]; do echo line $i; i=$((i+1)); done")
             large = client.submit(command="yes 0123456789abcde | head -c 12000000")
             assert task.wait(120).state == "succeeded"
-            until(lambda: up.headway("logs", task.id, "--whole").returncode == 0, timeout=60)
+            until(lambda: up.headway("logs", task.id, "--whole").returncode == 0)
             assert up.headway("logs", task.id, "--whole").stdout == "".join(f"line {number}\n" for number in range(5000))
             assert large.wait(120).state == "succeeded"
-            until(lambda: up.headway("logs", large.id, "--whole").returncode == 0, timeout=60)
+            until(lambda: up.headway("logs", large.id, "--whole").returncode == 0)
             assert up.headway("logs", large.id, "--whole").stdout == "0123456789abcde\n" * 750_000
-            until(lambda: not list(up.folder.rglob("spool/*-*")))
+            until(lambda: not spooled(up.folder))

@@ -31,6 +31,18 @@ async def attempts(made: Cluster) -> list[int]:
     return [row["attempt"] for row in await made.fetch("select attempt from task_history order by id")]
 
 
+# For those that wait for no loss: a busy machine that stood still for three seconds would be a second one.
+PATIENT = {"HEADWAY_FENCE_S": "20", "HEADWAY_LOST_S": "25"}
+
+
+async def assert_lost_with_their_nodes(made: Cluster, ids: list[int]) -> None:
+    """Each was lost with its node, and nothing else happened to it. A machine that stood still may have lost it again."""
+    rows = await made.fetch("select attempt, node_losses, failures, requeues from task_history order by id")
+    assert len(rows) == len(ids)
+    assert all(row["node_losses"] >= 1 for row in rows), rows
+    assert {(row["attempt"] - row["node_losses"], row["failures"], row["requeues"]) for row in rows} == {(1, 0, 0)}, rows
+
+
 async def until_second_runs(made: Cluster, ids: list[int]) -> None:
     async def all_began_again() -> bool:
         return all(len(made.runs_of(task)) > 1 for task in ids)
@@ -67,7 +79,7 @@ async def test_tasks_go_on_while_the_database_is_away_for_longer_than_their_leas
 
 async def test_tasks_go_on_when_the_exchange_side_is_killed(tmp_path):
     # A new exchange side is a new interpreter: on a busy machine it needs more than a second to take over.
-    async with cluster(tmp_path, agents=1, HEADWAY_FENCE_S="10", HEADWAY_LOST_S="12") as made:
+    async with cluster(tmp_path, agents=1, HEADWAY_FENCE_S="20", HEADWAY_LOST_S="25") as made:
         ids = await run_on(made, made.agents[0])
         made.agents[0].kill()
 
@@ -83,7 +95,7 @@ async def test_tasks_go_on_when_the_exchange_side_is_killed(tmp_path):
 
 @pytest.mark.parametrize("part", ["supervisor", "runner", "task"])
 async def test_tasks_run_again_when_what_ran_them_is_killed(tmp_path, part):
-    async with cluster(tmp_path, agents=1) as made:
+    async with cluster(tmp_path, agents=1, **PATIENT) as made:
         ids = await run_on(made, made.agents[0])
         for pid in made.agents[0].processes()[part]:
             os.kill(pid, signal.SIGKILL)
@@ -109,7 +121,7 @@ async def test_nothing_runs_on_when_both_sides_of_an_agent_are_gone_at_once(tmp_
         made.held.touch()
         await made.until_final()
         await made.assert_sound()
-        assert await attempts(made) == [2] * len(ids)
+        await assert_lost_with_their_nodes(made, ids)
         if how == "frozen":
             thaw(*found["exchange"])
             await made.until_node(gone.name, "up")
@@ -130,7 +142,7 @@ async def test_tasks_of_a_frozen_agent_run_once_elsewhere(tmp_path, part):
         await made.until_final()
         await made.assert_sound()
         await made.until_node(frozen.name, "up")
-        assert await attempts(made) == [2] * len(ids)
+        await assert_lost_with_their_nodes(made, ids)
 
 
 async def test_tasks_of_an_agent_that_never_comes_back_run_elsewhere(tmp_path):
@@ -144,14 +156,14 @@ async def test_tasks_of_an_agent_that_never_comes_back_run_elsewhere(tmp_path):
         made.held.touch()
         await made.until_final()
         await made.assert_sound()
-        assert await attempts(made) == [2] * len(ids)
-        rows = await made.fetch("select outcome, node from attempt")
-        assert len(rows) == len(ids), "the lost attempts are on record"
+        await assert_lost_with_their_nodes(made, ids)
+        rows = await made.fetch("select distinct task from attempt")
+        assert {row["task"] for row in rows} == set(ids), "the lost attempts are on record"
 
 
 async def test_a_task_lost_more_often_than_allowed_is_a_dead_letter(tmp_path):
     async with cluster(tmp_path, agents=1) as made:
-        (task,) = await made.submit(made.program(60, retry={"node_losses": 1}))
+        (task,) = await made.submit(made.program(300, retry={"node_losses": 1}))
         for lost in range(1, 3):
             await eventually(_runs(made, task, lost), what=f"run {lost}")
             made.agents[0].kill_everything()
@@ -163,7 +175,7 @@ async def test_a_task_lost_more_often_than_allowed_is_a_dead_letter(tmp_path):
 
 def _runs(made: Cluster, task: int, count: int) -> Callable[[], object]:
     async def check() -> bool:
-        return len(made.runs_of(task)) == count
+        return len(made.runs_of(task)) >= count
 
     return check
 

@@ -18,8 +18,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def made(tmp_path_factory):
-    """One cluster for all: what a test leaves behind must not trouble the next one either."""
-    async with cluster(tmp_path_factory.mktemp("exchanges"), agents=0) as made:
+    """One cluster for all: what a test leaves behind must not trouble the next one either. An agent by hand beats only when its test
+    speaks for it, and is not lost for that."""
+    async with cluster(tmp_path_factory.mktemp("exchanges"), agents=0, HEADWAY_LOST_S="300") as made:
         yield made
 
 
@@ -168,11 +169,11 @@ async def test_a_plan_written_while_a_node_said_its_first_word_reaches_it_withou
         planned = list(session.orders.values())
         session.orders.clear()  # as if it had been opened between the planner's look and its commit
         core.sessions.offer({agent.id: planned}, {})
-        assert [order.id for order in (await agent.say(wait_s=5.0)).orders] == [task]
+        assert [order.id for order in (await agent.say(wait_s=30.0)).orders] == [task]
 
 
 async def test_two_servers_hear_the_same_report_at_the_same_time(made):
-    other = await made.add_server()
+    other = await made.add_server(HEADWAY_LOST_S="300")
     agent = await HandAgent(made.servers[0]).join()
     refs = await leased(made, agent, 20)
     twin = HandAgent(other)
@@ -222,7 +223,7 @@ async def test_a_strange_error_text_does_not_keep_a_task_from_ending(made, error
 )
 async def test_a_report_with_absurd_values_is_refused_or_ignored_and_the_next_one_is_heard(made, said):
     agent = await HandAgent(made.servers[0]).join()
-    answer = await asyncio.wait_for(agent.post(**said), 10)
+    answer = await asyncio.wait_for(agent.post(**said), 60)
     assert answer.status == 200 or 400 <= answer.status < 500, (answer.status, answer.body)
     (ref,) = await leased(made, agent)
     await agent.say(finished=[succeeded(ref)])

@@ -26,7 +26,7 @@ async def test_a_paused_queue_stays_paused_and_shares_stay_counted_when_the_lead
         async def others_done() -> bool:
             return await here.fetchval("select count(*) from task") == 1
 
-        await eventually(others_done, seconds=60)
+        await eventually(others_done)
         assert await here.fetchval("select state from task where id = $1", held) == 2, "nobody handed it out"
         why = await left.http.request("GET", f"/v1/tasks/{held}/explain")
         assert "queue held is paused" in msgspec.json.decode(why.body)["summary"]

@@ -97,7 +97,7 @@ async def until_refused(http: Http, acknowledged: list[str]) -> int:
 
 
 async def until_accepted(http: Http, acknowledged: list[str]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while True:
             try:
                 status, ids = await answered(http, 20, 1000)
@@ -112,7 +112,7 @@ async def until_accepted(http: Http, acknowledged: list[str]) -> None:
 
 async def all_final(up: Upped, acknowledged: list[str]) -> None:
     ids = [int(i) for i in acknowledged]
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(180):
         await up.database_answers()
         connection = await asyncpg.connect(up.dsn, server_settings={"search_path": "headway"})
         try:
@@ -124,7 +124,7 @@ async def all_final(up: Upped, acknowledged: list[str]) -> None:
 
 
 async def test_a_node_without_room_takes_no_tasks_says_why_and_takes_them_again(dsn: str, small_disk: Path, tmp_path: Path) -> None:
-    server = Server("server", tmp_path, dsn, {})
+    server = Server("server", tmp_path, dsn, {"HEADWAY_FENCE_S": "20", "HEADWAY_LOST_S": "25"})  # nobody is lost here
     await server.start()
     try:
         with running_agent(small_disk / "agent", server.url, token=AGENT_TOKEN), Client(server.url, TOKEN) as client:

@@ -90,7 +90,7 @@ async def test_the_quota_of_waiting_tasks_and_the_limit_on_waiting_hold_though_s
                     return
 
         async def kill_soon() -> None:
-            await eventually(lambda: waiting(dsn, at_least=most // 3), seconds=60)
+            await eventually(lambda: waiting(dsn, at_least=most // 3))
             servers[0].kill()
 
         await asyncio.gather(fill(servers[0]), fill(servers[1]), kill_soon())
@@ -104,10 +104,10 @@ async def test_the_quota_of_waiting_tasks_and_the_limit_on_waiting_hold_though_s
             await ask(again, token, "POST", "/v1/tasks", {"command": ["true"]})
             return await waiting(dsn) >= most
 
-        await eventually(is_full, seconds=60)
+        await eventually(is_full)
         assert (await ask(again, token, "POST", "/v1/tasks", {"command": ["true"]})).status == 429
         assert await waiting(dsn) == most
-        await eventually(lambda: has_expired(again, late), seconds=60)
+        await eventually(lambda: has_expired(again, late))
     finally:
         for server in servers:
             server.kill()

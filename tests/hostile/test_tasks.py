@@ -23,6 +23,7 @@ from tests.support.processes import command_line
 from tests.support.scripted_server import ScriptedServer
 
 QUICKLY_S = 60.0  # for a task that does nothing, beside the hostile one
+MARK = f"headway-hostile-{os.getpid()}-mark"  # of processes of these tests, in their command lines; others may run the same tests now
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def server(node: tuple[ScriptedServer, AgentProcess]) -> Iterator[ScriptedServer
 
 def _left() -> list[str]:
     """Processes that carry the mark of these tests in their command line."""
-    return subprocess.run(["pgrep", "-f", "headway-hostile-mark"], capture_output=True, text=True).stdout.split()
+    return subprocess.run(["pgrep", "-f", MARK], capture_output=True, text=True).stdout.split()
 
 
 @pytest.fixture(params=LEVELS)
@@ -69,7 +70,7 @@ def test_a_flood_of_output_neither_blocks_the_task_nor_holds_up_its_neighbour(se
 
 
 def test_one_that_ignores_the_warning_is_killed_at_the_end_of_its_grace(server: ScriptedServer, level: str) -> None:
-    text = "trap '' TERM; echo ready; while :; do sleep 0.1 headway-hostile-mark 2>/dev/null; done"
+    text = f"trap '' TERM; echo ready; while :; do sleep 0.1 {MARK} 2>/dev/null; done"
     ref = server.order(server.define(command=shell(text), isolation=level, resources=ROOM))
     server.wait(lambda: "ready" in server.text(ref))
     server.cancel(ref, grace_s=0.3)
@@ -77,14 +78,14 @@ def test_one_that_ignores_the_warning_is_killed_at_the_end_of_its_grace(server: 
     assert server.outcome(ref) is Outcome.CANCELLED
 
 
-ESCAPE = """
+ESCAPE = f"""
 import os, signal, sys, time
 def hide():
     os.setsid()
     if os.fork(): os._exit(0)
     os.environ.clear()
     os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)",
-        "headway-hostile-mark"], {})
+        "{MARK}"], {{}})
 for _ in range(5):
     if not os.fork(): hide()
 """

@@ -160,7 +160,9 @@ async def test_a_tree_that_is_tried_again_has_its_limits_again(dsn):
     async with engine(dsn) as core:
         receipt = await submit(core, function(name="a", max_wait="300ms"), function(name="b", after="a", max_wait="1h"), tree="t")
         await in_state(core, receipt.ids[0], State.EXPIRED)
-        await core.trees.retry(receipt.tree, None)
-        found = await rows(core, "select task, limit_ms from waiting_limit order by task")
+        async with core.database.cold() as connection, connection.transaction():
+            await connection.execute("select from duty where name = 'bounded_waiting' for update")  # until we have looked, nothing expires
+            await core.trees.retry(receipt.tree, None)
+            found = await rows(core, "select task, limit_ms from waiting_limit order by task")
         assert [(row["task"], row["limit_ms"]) for row in found] == [(receipt.ids[0], 300), (receipt.ids[1], 3_600_000)]
         await in_state(core, receipt.ids[0], State.EXPIRED)

@@ -44,7 +44,7 @@ async def test_another_server_reads_the_same_results_again(dsn):
         [order] = await agent.orders()
         agent.core = other
         other.sessions.by_node.clear()
-        [again] = (await agent.say(wait_s=1.0)).orders
+        [again] = (await agent.say(wait_s=30.0)).orders
         assert carried(order) == carried(again) == {"a": [1]}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from headway.control import timekeeper
-from tests.support.engine import engine, eventually, function, submit
+from tests.support.engine import engine, eventually, function, listening, submit
 
 
 async def test_a_task_stored_by_another_server_comes_due_without_waiting_for_the_next_look(dsn, monkeypatch):
@@ -13,6 +13,7 @@ async def test_a_task_stored_by_another_server_comes_due_without_waiting_for_the
     async with engine(dsn, holder="keeper") as keeper, engine(dsn, holder="other") as other:
         await eventually(lambda: _leads(keeper))
         await eventually(lambda: _knows_others(other))
+        await eventually(lambda: listening(other, 2))
         receipt = await submit(other, function(at=time.time() + 0.5))
 
         async def ready() -> bool:

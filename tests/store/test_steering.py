@@ -156,7 +156,7 @@ async def test_a_paused_task_can_be_cancelled_on_a_node_and_off_it(dsn: str) -> 
         await core.actions.cancel([order.id])
         with pytest.raises(Conflict, match="being cancelled"):
             await core.steering.resume(order.id, None)
-        assert (await agent.say(wait_s=2.0)).cancels[0].id == order.id
+        assert (await agent.say(wait_s=30.0)).cancels[0].id == order.id
         await agent.fail(order, Outcome.CANCELLED)
         assert await state_of(core, order.id) == State.CANCELLED
 

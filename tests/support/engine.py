@@ -24,9 +24,9 @@ async def engine(dsn: str, *, holder: str = "test", **settings: Any) -> AsyncIte
     """A started core; stopped, with its duties handed on, at the end.
 
     A scripted agent beats only when its test speaks for it, and a busy machine takes its time between two lines of a test: its node
-    is not lost for that, unless the test says after how long.
+    is not lost for that, nor told to hold on because the database took a second, unless the test says after how long.
     """
-    core = Core(Settings(database=dsn, data_dir="unused", **{"lost_s": 300.0, **settings}), dsn, holder)
+    core = Core(Settings(database=dsn, data_dir="unused", **{"lost_s": 300.0, "fence_s": 120.0, **settings}), dsn, holder)
     await core.start()
     try:
         yield core
@@ -101,6 +101,14 @@ async def state_of(core: Core, task: int) -> int | None:
     async with core.database.cold() as connection:
         state: int | None = await connection.fetchval("select state from task_anywhere where id = $1", task)
     return state
+
+
+async def listening(core: Core, servers: int) -> bool:
+    """Whether so many servers hear what the others tell: each says hello once it does."""
+    async with core.database.cold() as connection:
+        own = "datname = current_database() and application_name = 'headway notify'"
+        said = await connection.fetch(f"select query from pg_stat_activity where {own}")
+        return len([row for row in said if "pg_notify" in row["query"]]) == servers
 
 
 async def eventually(check: Any, *, seconds: float = 120.0) -> Any:

@@ -120,7 +120,7 @@ def _count(counter: Path) -> int:
 
 
 def _until(condition) -> None:  # type: ignore[no-untyped-def]
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < until, "the neighbour did not begin"
         time.sleep(0.01)

@@ -61,7 +61,7 @@ class Receiver:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}/hook"
 
-    def wait(self, count: int, seconds: float = 20.0) -> list[Got]:
+    def wait(self, count: int, seconds: float = 120.0) -> list[Got]:
         with self.arrived:
             assert self.arrived.wait_for(lambda: len(self.got) >= count, seconds), f"{len(self.got)} of {count} messages came"
             return list(self.got)

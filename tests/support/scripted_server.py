@@ -113,12 +113,18 @@ class ScriptedServer:
 
     def run_many(self, definition: int, inputs: list[bytes], timeout: float = 120.0) -> list[Finished]:
         """Order all and wait for their ends. What the agent gives back, because it waits behind something long, is ordered again."""
-        refs = self.order_many(definition, inputs)
+        return self._to_the_end(self.order_many(definition, inputs), [(definition, data) for data in inputs], timeout)
+
+    def run_each(self, calls: list[tuple[int, bytes]], timeout: float = 120.0) -> list[Finished]:
+        """The same, each with a definition of its own."""
+        return self._to_the_end([self.order_many(definition, [data])[0] for definition, data in calls], calls, timeout)
+
+    def _to_the_end(self, refs: list[tuple[int, int]], calls: list[tuple[int, bytes]], timeout: float) -> list[Finished]:
         until = time.monotonic() + timeout
         while back := self._ended_or_back(refs, until - time.monotonic()):
             for at in back:
-                task, attempt = refs[at]
-                (refs[at],) = self.order_many(definition, [inputs[at]], task, attempt + 1)
+                (task, attempt), (definition, data) = refs[at], calls[at]
+                (refs[at],) = self.order_many(definition, [data], task, attempt + 1)
         return [self.finished[ref] for ref in refs]
 
     def _ended_or_back(self, refs: list[tuple[int, int]], timeout: float) -> list[int]:
@@ -148,6 +154,10 @@ class ScriptedServer:
     def wait(self, condition: Callable[[], object], timeout: float = 120.0) -> None:
         with self._changed:
             assert self._changed.wait_for(lambda: bool(condition()), timeout), "it did not happen in time"
+
+    def is_over(self, *refs: tuple[int, int]) -> bool:
+        """Whether each has ended here or was given back: an agent does that with what waits for a second, be it for its machine."""
+        return all(ref in self.finished or ref in self.returned for ref in refs)
 
     def outcome(self, ref: tuple[int, int]) -> Outcome:
         return Outcome(self.finished[ref].outcome)

@@ -62,7 +62,7 @@ class Upped:
         finally:
             await connection.close()
 
-    async def database_answers(self, timeout: float = 60.0) -> None:
+    async def database_answers(self, timeout: float = 120.0) -> None:
         """Returns once the database accepts connections again."""
         async with asyncio.timeout(timeout):
             while True:
@@ -77,7 +77,7 @@ class Upped:
         """Every process that came from it: children, their children, and so on."""
         return descendants(self.process.pid)
 
-    def headway(self, *arguments: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def headway(self, *arguments: str, timeout: float = 180.0) -> subprocess.CompletedProcess[str]:
         """Run a command against it."""
         return subprocess.run(
             [*COMMAND, *arguments],
@@ -97,7 +97,7 @@ class Upped:
                 continue  # its parent's death ended it
         self.process.wait()
 
-    def end(self, timeout: float = 60.0) -> int:
+    def end(self, timeout: float = 120.0) -> int:
         """Ask it to end, and wait."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)

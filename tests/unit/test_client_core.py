@@ -167,11 +167,11 @@ async def test_a_limit_beyond_the_clients_patience_is_told_at_once() -> None:
 async def test_a_busy_server_is_asked_again_until_the_patience_is_over() -> None:
     async with (
         serving(routes({"GET /v1/stats": lambda r: problem(503, "unavailable", retry_after=0.05)})) as server,
-        AsyncClient(server.url, TOKEN, patience=0.3) as client,
+        AsyncClient(server.url, TOKEN, patience=2.0) as client,
     ):
         with pytest.raises(errors.Unavailable):
             await client.stats()
-    assert 2 <= len(server.requests) <= 7
+    assert 2 <= len(server.requests) <= 41
 
 
 async def test_an_unavailable_server_may_have_stored_the_bulk_so_it_is_not_repeated() -> None:
