@@ -155,6 +155,7 @@ async def test_a_body_larger_than_allowed_is_refused(made):
     answer = await post(made, task(input="x" * LIMIT))
     await assert_refused(made, answer)
     assert answer.status == 413
+    assert msgspec.json.decode(answer.body)["detail"].startswith("the body is larger than ")
 
 
 @pytest.mark.parametrize("key", ["", "x" * 2000, "tab\there"])

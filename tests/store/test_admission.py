@@ -77,6 +77,15 @@ async def test_the_same_key_gives_the_first_task_back(dsn):
         assert await count(core) == 1
 
 
+async def test_the_same_payload_written_with_other_spaces_is_the_same(dsn):
+    async with engine(dsn) as core:
+        for body in (b'{"function": "a:b", "input": {"x": [1, " y "]}, "idempotency_key": "k"}',
+                     b'{"idempotency_key":"k","input":{"x":[1," y "]},"function":"a:b"}'):  # fmt: skip
+            drafts, _ = await core.drafts.read(1, body, ndjson=False, key=None)
+            await core.admission.submit(1, drafts)
+        assert await count(core) == 1
+
+
 async def test_the_same_key_with_another_payload_is_a_conflict_and_stores_nothing(dsn):
     async with engine(dsn) as core:
         await submit(core, function(idempotency_key="k", input=1))

@@ -10,6 +10,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
 from headway import telemetry
+from headway.domain.units import size_text
 from headway.errors import HeadwayError
 from headway.logs import log
 from headway.wire.views.answers import Problem
@@ -100,6 +101,9 @@ def on_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Resp
     if error.status_code in (404, 405):
         place, hint = request.url.path[:200], "GET /openapi.json lists every path and its methods"
         detail = f"there is nothing at {place}" if error.status_code == 404 else f"{request.method} is not a method of {place}"
+    if error.status_code == 413:
+        most = size_text(request.app.state.core.settings.max_body)
+        detail, hint = f"the body is larger than {most}", "send it in several requests, or raise `max_body` of the servers"
     kind = f"https://headway.invalid/problems/{code}"
     response = respond(Problem(kind, code.replace("_", " ").capitalize(), error.status_code, code, detail, hint=hint))
     for name, value in (error.headers or {}).items():

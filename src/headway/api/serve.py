@@ -37,8 +37,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None] | None = Non
     )  # bulks make and drop objects by the hundred thousand: the default spends 5-10 % on looking at them
     core = Core(settings, settings.database, holder=f"{socket.gethostname()}-{secrets.token_hex(4)}")
     sock = _listen(settings)
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    core.url = f"{'https' if settings.tls_cert else 'http'}://{host}:{sock.getsockname()[1]}"
+    core.url = url_of(settings, sock.getsockname()[1])
     await core.start()
     await _accept_tokens(core, settings)
     server = _Server(_uvicorn(core, settings), core)
@@ -56,6 +55,11 @@ async def serve(settings: Settings, *, ready: Callable[[str], None] | None = Non
         raise
     finally:
         await core.stop()
+
+
+def url_of(settings: Settings, port: int) -> str:
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"{'https' if settings.tls_cert else 'http'}://{host}:{port}"
 
 
 def _uvicorn(core: Core, settings: Settings) -> uvicorn.Config:

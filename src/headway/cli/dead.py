@@ -74,14 +74,14 @@ def retry(
     every: All = False,
     set_: Sets = None,
     edit: Edit = None,
-) -> None:
+) -> int:
     """Send dead letters again, in bulk, as they were or after an edit."""
     from headway.cli.options import edits
 
     body = _which(ids, fingerprint, name, every)
     if changes := edits(set_, edit):
         body["edit"] = changes
-    _change(terminal, "retry", body, "sent again")
+    return _change(terminal, "retry", body, "sent again")
 
 
 @command(app, "purge", examples=["headway dead purge 1234567890123456789", "headway dead purge --name report --yes"])
@@ -92,14 +92,14 @@ def purge(
     name: Name = None,
     every: All = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-) -> None:
+) -> int:
     """Give dead letters up for good."""
     body = _which(ids, fingerprint, name, every)
     if not yes and "ids" not in body:
         if not sys.stdin.isatty():
             raise typer.BadParameter("a purge in bulk asks first, and nobody is there to answer: add --yes", param_hint="--yes")
         typer.confirm("Purge all of them?", abort=True)
-    _change(terminal, "purge", body, "purged")
+    return _change(terminal, "purge", body, "purged")
 
 
 def _which(ids: list[str] | None, fingerprint: str | None, name: str | None, every: bool) -> dict[str, Any]:
@@ -110,15 +110,22 @@ def _which(ids: list[str] | None, fingerprint: str | None, name: str | None, eve
     return chosen
 
 
-def _change(terminal: Terminal, verb: str, body: dict[str, Any], done: str) -> None:
+def _change(terminal: Terminal, verb: str, body: dict[str, Any], done: str) -> int:
+    """Those that were named and are not there are told; a filter that finds none is no mistake."""
     from headway.cli.session import talk
     from headway.wire.views.answers import Changed
 
-    async def ask(server: Server) -> None:
+    async def ask(server: Server) -> int:
         changed = await server.post(f"/v1/dead-letters/{verb}", Changed, body)
         terminal.answer(changed, ids=changed.ids, table=lambda: f"{changed.changed} {done}")
+        missing = sorted(set(body.get("ids", [])) - set(changed.ids))
+        if changed.changed < len(set(body.get("ids", []))):
+            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            print(f"headway: no dead letter: {' '.join(missing[:5])}{more}", file=sys.stderr)
+            return 1
+        return 0
 
-    talk(terminal, ask)
+    return talk(terminal, ask)
 
 
 def _groups(groups: list[DeadGroup]) -> str:

@@ -261,9 +261,10 @@ def check_input(data: bytes) -> bytes:
 
 
 def payload_hash(spec: TaskSpec) -> bytes:
-    """What makes two requests with one idempotency key the same request: everything but the key."""
+    """What makes two requests with one idempotency key the same request: everything but the key, and how the input is spaced."""
     try:
-        body = msgspec.json.encode(msgspec.structs.replace(spec, idempotency_key=None))
+        data = msgspec.Raw(msgspec.json.format(spec.input, indent=-1))
+        body = msgspec.json.encode(msgspec.structs.replace(spec, idempotency_key=None, input=data))
     except OverflowError:
         define(spec)  # knows which number it is, if it is none of args
         raise InvalidInput("args: a number is larger than 64 bits", field="args") from None

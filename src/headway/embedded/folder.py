@@ -102,6 +102,11 @@ def make_folder(path: Path) -> None:
             f"the data folder {path} cannot be made: {error.strerror}",
             hint="choose another with --data-dir or HEADWAY_DATA",
         ) from error
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):  # of a read-only file system too
+        raise ConfigError(
+            f"the data folder {path} cannot be written by this user, or not at all",
+            hint="chown it, or choose another with --data-dir or HEADWAY_DATA",
+        )
 
 
 def write_private(path: Path, text: str) -> None:

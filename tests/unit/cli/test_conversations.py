@@ -287,6 +287,15 @@ async def test_dead_letters_are_sent_again_in_bulk_after_an_edit() -> None:
     assert api.body() == {"name": "report", "edit": {"attempts": 5, "execution_cap": "1h"}}
 
 
+async def test_a_dead_letter_that_is_not_there_is_named() -> None:
+    api = Api({"POST /v1/dead-letters/retry": (200, {"changed": 1, "ids": ["7"]})})
+    async with serving(api) as server:
+        some = await headway(server, "dead", "retry", "7", "8")
+        all_of_them = await headway(server, "dead", "retry", "7")
+    assert (some.code, some.out, some.err) == (1, "1 sent again\n", "headway: no dead letter: 8\n")
+    assert (all_of_them.code, all_of_them.err) == (0, "")
+
+
 async def test_run_prints_the_output_then_the_result_and_leaves_with_the_works_code() -> None:
     line = {"attempt": 1, "stream": "stdout", "at": NOW, "text": "hello\n"}
     api = Api({
