@@ -8,9 +8,11 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from headway.agent import tree
+from headway.agent import cgroups, tree
+from headway.agent.contain_watch import groups_of
 from headway.domain.content import Content
 from headway.domain.lifecycle import Outcome
 from headway.domain.resources import Resources
@@ -19,6 +21,7 @@ from tests.support.images import ENGINE, busybox_image
 from tests.support.processes import command_line
 from tests.support.scripted_server import ScriptedServer
 
+MIB = 2**20
 SMALL = Resources(cpus_milli=500, memory=32 * 2**20)
 # Seconds to sleep by which these tests find their own processes; others may run the same tests now.
 LONG, LONGER = str(1_000_000 + os.getpid()), str(11_000_000 + os.getpid())
@@ -81,11 +84,74 @@ def test_a_container_has_no_network_and_no_variables_of_the_node(server: Scripte
 
 
 @pytest.mark.usefixtures("agent")
-def test_a_container_above_its_memory_says_so(server: ScriptedServer, image: str) -> None:
-    ref = server.run(define(server, image, "head -c 200000000 /dev/zero | tail | wc -c"))
-    if server.outcome(ref) is Outcome.SUCCEEDED:  # `tail` alone was killed, and the pipe's last command did well
-        ref = server.run(define(server, image, "exec tail /dev/zero"))
-    assert server.outcome(ref) is Outcome.OUT_OF_MEMORY
+@pytest.mark.parametrize("command", ["exec tail /dev/zero", "tail /dev/zero; echo goes on; sleep 600"])
+def test_a_container_above_its_memory_ends_with_both_figures(server: ScriptedServer, image: str, command: str) -> None:
+    ref = server.run(define(server, image, command))
+    assert server.outcome(ref) is Outcome.OUT_OF_MEMORY, (server.error(ref), server.text(ref, 2))
+    excess = server.error(ref)["excess"]
+    assert (excess["what"], excess["allowed"]) == ("memory", SMALL.memory)
+    assert SMALL.memory * 0.9 <= excess["used"] <= SMALL.memory * 1.1
+
+
+def test_a_container_of_too_many_processes_ends_as_that(image: str, tmp_path: Path) -> None:
+    with ScriptedServer() as server, running_agent(tmp_path, server.url, container_engine=ENGINE, max_processes=40):
+        ref = server.run(define(server, image, "i=0; while [ $i -lt 60 ]; do i=$((i+1)); sleep 600 & done; sleep 600"))
+        assert server.outcome(ref) is Outcome.TOO_MANY_PROCESSES, (server.error(ref), server.text(ref, 2))
+        assert server.error(ref)["excess"] == {"what": "processes", "used": 41, "allowed": 40}
+
+
+@pytest.mark.parametrize("where", ["/tmp", "/data", "/headway"])
+def test_a_container_that_fills_the_disk_is_ended_wherever_it_writes(
+    server: ScriptedServer, agent: AgentProcess, where: str
+) -> None:
+    """Its own layer above the image, a volume that the image asks for, its folder: and nothing of them remains."""
+    before = volumes()
+    fill = f"i=0; while [ $i -lt 100 ]; do i=$((i+1)); head -c 4000000 /dev/zero > {where}/$i; done; sleep 600"
+    content = Content(image=busybox_image(volume="/data"), commands=(fill,))
+    ref = server.run(server.define(content=content, resources=msgspec.structs.replace(SMALL, disk=16 * MIB)))
+    assert server.outcome(ref) is Outcome.DISK_FULL, (server.error(ref), server.text(ref, 2))
+    excess = server.error(ref)["excess"]
+    assert (excess["what"], excess["allowed"]) == ("disk", 16 * MIB)
+    assert excess["used"] > 16 * MIB
+    until(lambda: not containers(agent))
+    until(lambda: volumes() <= before)  # those of other tests come and go meanwhile
+
+
+def volumes() -> set[str]:
+    found = subprocess.run([*ENGINE.split(), "volume", "ls", "--quiet"], capture_output=True, text=True, check=True)
+    return set(found.stdout.split())
+
+
+@pytest.mark.usefixtures("agent")
+def test_iops_and_bandwidth_are_given_to_the_engine(server: ScriptedServer, image: str, tmp_path: Path) -> None:
+    if not cgroups.disk_of(str(tmp_path)) or not Path("/sys/fs/cgroup/blkio").is_dir():
+        pytest.skip("no disk that could be throttled, or not by cgroups version 1")
+    number = server.define(
+        content=Content(image=image, commands=("echo begun; sleep 1003",)),
+        resources=msgspec.structs.replace(SMALL, iops=100, bandwidth=MIB),
+    )
+    ref = server.order(number)
+    server.wait(lambda: "begun" in server.text(ref) or ref in server.finished)
+    assert ref not in server.finished, (server.error(ref), server.text(ref, 2))
+    inside = [pid for pid in tree.table() if tree.words(pid)[:2] == [b"sleep", b"1003"]]
+    group = Path(groups_of(inside[0])["blkio"])
+    names = ("read_iops", "write_iops", "read_bps", "write_bps")
+    found = [(group / f"blkio.throttle.{name}_device").read_text().split()[-1] for name in names]
+    server.cancel(ref, 0.0)
+    server.wait(lambda: ref in server.finished)
+    assert found == ["100", "100", str(MIB), str(MIB)]
+
+
+@pytest.mark.usefixtures("agent")
+def test_what_a_container_used_is_its_own(server: ScriptedServer, image: str) -> None:
+    spin = "i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done; head -c 8000000 /dev/zero > /tmp/x; sleep 0.3"
+    ref = server.run(define(server, image, spin))
+    assert server.outcome(ref) is Outcome.SUCCEEDED, server.text(ref, 2)
+    finished = server.finished[ref]
+    assert finished.cpu_ms is not None
+    assert finished.cpu_ms > 100
+    assert finished.max_memory is not None
+    assert finished.max_memory <= SMALL.memory
 
 
 def test_cancelling_really_ends_a_container(server: ScriptedServer, agent: AgentProcess, image: str) -> None:

@@ -74,3 +74,10 @@ def device_of(path: str) -> str:
     if os.path.exists(f"{base}/partition"):  # throttles count on the whole disk
         return read(f"{os.path.dirname(os.path.realpath(base))}/dev").strip()
     return f"{major}:{minor}"
+
+
+def disk_of(path: str) -> str:
+    """The same disk as a file in /dev; empty when there is none."""
+    number = device_of(path)
+    name = os.path.basename(os.path.realpath(f"/sys/dev/block/{number}")) if number else ""
+    return f"/dev/{name}" if name and os.path.exists(f"/dev/{name}") else ""

@@ -14,7 +14,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from headway.agent import tree
+from headway.agent import cgroups, tree
+from headway.agent.link import Terms
 from headway.agent.sandbox import STATUS_FD, VARIABLES_FD
 from headway.agent.scratch import remove
 from headway.agent.variables import divided
@@ -25,7 +26,6 @@ from headway.wire.exchange import Order
 
 ENGINES = ("podman", "docker")
 INSIDE = "/headway"  # where a container finds its input and leaves its result
-PROCESSES, FILES = 512, 4096
 _START = "from headway.agent.contain import main; main()"
 _FOLDER = ("HEADWAY_INPUT", "HEADWAY_RESULT", "HEADWAY_CHECKPOINT_DIR", "HEADWAY_SUBTASKS")
 # An engine that is still busy with a container whose monitor was killed refuses to remove it, so: until it is gone, for a while.
@@ -35,7 +35,7 @@ within=$(command -v timeout) && within="$within -k 5 60"
 for name in $names; do
     tries=0
     while [ $tries -lt 20 ] && $within "$@" inspect --type container "$name"; do
-        $within "$@" rm --force "$name" || sleep 1
+        $within "$@" rm --force --volumes "$name" || sleep 1
         tries=$((tries + 1))
     done
 done
@@ -55,8 +55,9 @@ def engine_words(setting: str) -> list[str]:
 
 
 class Containers:
-    def __init__(self, engine: list[str], instance: str, env: dict[str, str], work_dir: str) -> None:
-        self._engine, self._instance, self._env = engine, instance, env
+    def __init__(self, engine: list[str], terms: Terms, instance: str, env: dict[str, str], work_dir: str) -> None:
+        self._engine, self._terms, self._instance, self._env = engine, terms, instance, env
+        self._disk = cgroups.disk_of(work_dir)
         # Where clients are started: monitors leave notes there, which must not follow a link that a task has put into its own folder.
         self.folder = os.path.join(work_dir, ".engine")
         remove(self.folder)
@@ -68,15 +69,16 @@ class Containers:
         the file that most of them are in, and the client passes the others on from its own environment."""
         content, need = definition.content, definition.resources
         others = divided(self.inside(definition, env, scratch))[1]
+        most, files = self._terms.max_processes, self._terms.open_files
         options = [
             f"--name={self.name_of(order)}",
             f"--label=headway={self._instance}",
             f"--network={'host' if definition.network == (EVERYTHING,) else 'none'}",
             "--security-opt=no-new-privileges",
             "--cap-drop=all",
-            f"--pids-limit={PROCESSES}",
-            f"--ulimit=nofile={FILES}:{FILES}",
-            f"--ulimit=nproc={PROCESSES}:{PROCESSES}",
+            f"--pids-limit={most}",
+            f"--ulimit=nofile={files}:{files}",
+            f"--ulimit=nproc={most}:{most}",  # without it Podman's own default, which an engine with fewer rights may not set
             f"--volume={scratch}:{INSIDE}",
             *(f"--volume={path}:{path}:ro" for path in volumes),
             f"--workdir={definition.workdir or INSIDE}",
@@ -86,10 +88,13 @@ class Containers:
             options += [f"--memory={need.memory}b", f"--memory-swap={need.memory}b"]
         if need.cpus_milli:
             options.append(f"--cpus={need.cpus_milli / 1000:g}")
+        for way in ("read", "write") if self._disk else ():
+            options += [f"--device-{way}-iops={self._disk}:{need.iops}"] if need.iops else []
+            options += [f"--device-{way}-bps={self._disk}:{need.bandwidth}"] if need.bandwidth else []
         runs = ["sh", "-ec", "\n".join(content.commands)] if content.commands else list(definition.args)
         return [
-            sys.executable, "-P", "-c", _START, str(STATUS_FD), str(VARIABLES_FD), self.name_of(order), str(need.memory),
-            str(len(self._engine)), *self._engine, "run", *options, content.image, *runs,
+            sys.executable, "-P", "-c", _START, str(STATUS_FD), str(VARIABLES_FD), self.name_of(order),
+            f"{need.memory},{most},{need.disk}", str(len(self._engine)), *self._engine, "run", *options, content.image, *runs,
         ]  # fmt: skip
 
     def inside(self, definition: Definition, env: dict[str, str], scratch: str) -> dict[str, str]:

@@ -16,9 +16,9 @@ from headway.agent.interpreters import NotStartable
 from headway.agent.loop import Loop
 from headway.agent.output import Capture
 from headway.agent.places import OWN_PROCESSES, Place, Places
-from headway.agent.process import LAST_WORDS, Process, Spawner, Usage, exit_code, finish, not_started, read_available
+from headway.agent.process import LAST_WORDS, Process, Spawner, exit_code, finish, not_started, read_available
 from headway.agent.reports import Outbox, error_text
-from headway.agent.sandbox import Told
+from headway.agent.sandbox import Told, Usage
 from headway.agent.spawn import Launch
 from headway.agent.starts import Starts
 from headway.agent.strays import Strays
@@ -278,7 +278,9 @@ class Executables:
             memory = _peak(usage) or process.resident or None
         if place.disk is not None and status and (process.excess is None or process.excess.what == "disk"):
             process.excess = _disk_excess(place, status)
-        return Usage(cpu_ms, memory, usage.ru_inblock * 512, usage.ru_oublock * 512)
+        if status and process.excess is None:
+            process.excess = box.excess
+        return box.used or Usage(cpu_ms, memory, usage.ru_inblock * 512, usage.ru_oublock * 512)
 
     def _usage_inside(self, first: int) -> resource.struct_rusage | None:
         """Of everything in a sandbox. Its first process has waited for all others, and comes to us when the sandbox has ended."""

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import msgspec
 
@@ -18,7 +17,7 @@ from headway.agent.interpreters import NotStartable
 from headway.agent.output import Capture
 from headway.agent.places import Place, Places
 from headway.agent.reports import error_text
-from headway.agent.sandbox import STATUS_FD, VARIABLES_FD, WORK, Told, told
+from headway.agent.sandbox import STATUS_FD, VARIABLES_FD, WORK, Told, Usage, told
 from headway.agent.scratch import CHECKPOINT, put, read_plain
 from headway.agent.spawn import Launch, close_all, complete, launch, pipes
 from headway.agent.tokens import Tokens, waits_for
@@ -37,13 +36,6 @@ _EXEC = "bwrap: execvp "
 UNBOXED = Told(None, None)
 # Where `headway` is comes last; it is there for those who are shown it.
 INSIDE_PATH = f"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{os.path.dirname(sys.executable)}"
-
-
-class Usage(NamedTuple):
-    cpu_ms: int
-    max_memory: int | None
-    read_bytes: int
-    written_bytes: int
 
 
 def clean_environment(source: Mapping[str, str], instance: str) -> dict[str, str]:
@@ -264,10 +256,6 @@ def finish(process: Process, status: int, ended_ms: int, usage: Usage, box: Told
     finished.cpu_ms, finished.max_memory, finished.read_bytes, finished.written_bytes = usage
     code = exit_code(status, isolated=process.isolated)
     finished.exit_code = code if code >= 0 else 128 - code  # as shells say it
-    if code in (137, -signal.SIGKILL) and box.out_of_memory:
-        finished.outcome = Outcome.OUT_OF_MEMORY
-        finished.error = error_text(ErrorInfo("OutOfMemory", "the container used more memory than it may"))
-        return finished
     tail = process.capture.stderr_tail.decode(errors="replace").strip()
     if process.excess is not None:
         finished.outcome = OUTCOMES[process.excess.what]

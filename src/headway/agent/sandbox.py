@@ -26,6 +26,7 @@ from headway.agent import seccomp
 from headway.agent.gate import Grant
 from headway.agent.slots import can_change_user
 from headway.domain.isolation import EVERYTHING, place
+from headway.wire.exchange import Excess
 
 WORK = "/task"
 DOOR = "headway.sock"  # in its /etc: the way to the server (door.py)
@@ -49,6 +50,15 @@ MADE = ".made"
 SCRIPT_WORDS, SCRIPT_BYTES = 3, 2**18  # of a command line; of a script
 CALL = re.compile(rb"(?<![\w/.-])headway +[a-z]")
 CLONE_NEWNS, MS_BIND, MS_REC, MS_SLAVE = 0x0002_0000, 4096, 16384, 1 << 19
+
+
+class Usage(NamedTuple):
+    """What an attempt used."""
+
+    cpu_ms: int
+    max_memory: int | None
+    read_bytes: int
+    written_bytes: int
 
 
 class Sandbox:
@@ -198,8 +208,9 @@ class Told(NamedTuple):
 
     first: int | None  # the process that is number 1 inside
     exit_code: int | None  # None: the program was never started, or everything was killed
-    out_of_memory: bool = False
     left: bool = False  # its container could not be removed
+    excess: Excess | None = None  # the limit that a container was ended for
+    used: Usage | None = None  # by a container
 
 
 def grants_of(network: Sequence[str]) -> list[Grant]:
@@ -224,7 +235,10 @@ def told(text: bytes) -> Told:
     for line in text.splitlines():
         with contextlib.suppress(msgspec.DecodeError):
             found |= {key: value for key, value in msgspec.json.decode(line).items() if isinstance(value, int)}
-    return Told(found.get("child-pid"), found.get("exit-code"), bool(found.get("out-of-memory")), bool(found.get("left")))
+    over = next((what for what in ("memory", "processes", "disk") if f"over-{what}" in found), None)
+    excess = Excess(over, found[f"over-{over}"], found.get("allowed", 0)) if over is not None else None
+    used = Usage(found["cpu-ms"], found.get("peak") or None, found.get("read", 0), found.get("written", 0)) if "cpu-ms" in found else None
+    return Told(found.get("child-pid"), found.get("exit-code"), bool(found.get("left")), excess, used)
 
 
 def _calls_headway(word: str) -> bool:

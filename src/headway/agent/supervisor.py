@@ -132,7 +132,7 @@ class Supervisor:
         engine = engine_words(terms.container_engine)
         self.preparations = Preparations(terms, setup.work_dir, build_env, engine, self.places, self.handle)
         self.preparations.in_use = self.machine.definitions_held
-        self.containers = Containers(engine, setup.instance, env, setup.work_dir)
+        self.containers = Containers(engine, terms, setup.instance, env, setup.work_dir)
         if (self.preparations.root / CONTAINERS).exists():
             self.containers.remove_leftovers()
         unmarked = {name: value for name, value in env.items() if name != INSTANCE}
