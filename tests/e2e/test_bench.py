@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from headway.bench.main import KEYS
+from tests.support.upped import clean_environment
 
 HEADWAY = [sys.executable, "-m", "headway.cli.main"]
 
@@ -31,6 +33,17 @@ def test_a_running_headway_needs_its_database_too() -> None:
     refused = subprocess.run([*HEADWAY, "bench", "--url", "http://127.0.0.1:9"], capture_output=True, text=True)
     assert refused.returncode == 64
     assert "--database" in refused.stderr
+
+
+def test_a_running_headway_that_cannot_be_reached_is_told(dsn: str, tmp_path: Path) -> None:
+    def said(database: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = [*HEADWAY, "bench", "--quick", "--url", "http://127.0.0.1:9", "--database", database]
+        return subprocess.run(command, capture_output=True, text=True, env=clean_environment(HEADWAY_DATA=str(tmp_path), **environment))
+
+    nobody = said(dsn)
+    assert (nobody.returncode, "HEADWAY_TOKEN is an administrator's" in nobody.stderr) == (64, True)
+    nowhere = said("postgresql://nobody@127.0.0.1:9/none", HEADWAY_TOKEN="hw_x")
+    assert (nowhere.returncode, nowhere.stderr[:46]) == (69, "headway: the database at 127.0.0.1:9 does not ")
 
 
 def test_the_last_line_is_an_object_with_the_promised_keys() -> None:

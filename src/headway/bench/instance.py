@@ -23,6 +23,7 @@ from headway.bench import bodies
 from headway.bench.ledger import Ledger
 from headway.embedded.privileges import in_child
 from headway.errors import Unavailable
+from headway.store.unreached import in_our_words
 from headway.wire.http import Http
 
 START_S = 60.0
@@ -50,7 +51,10 @@ class Instance:
     async def call(self, method: str, path: str, body: Any = None) -> Any:
         """One request as the administrator; the decoded answer."""
         sent = b"" if body is None else msgspec.json.encode(body)
-        answer = await self.http.request(method, path, body=sent)
+        try:
+            answer = await self.http.request(method, path, body=sent)
+        except ConnectionError as error:
+            raise Unavailable(f"no server answers: {error}") from error
         if answer.status >= 300:
             raise Unavailable(f"{method} {path} was answered with {answer.status}: {answer.body[:300]!r}")
         return msgspec.json.decode(answer.body) if answer.body else None
@@ -133,7 +137,8 @@ def embedded_dsn(folder: Path) -> str:
 async def _connected(
     url: str, token: str, dsn: str, *, roots: list[int], throw_away: bool, spawned: float
 ) -> AsyncIterator[Instance]:
-    connection = await asyncpg.connect(dsn)
+    with in_our_words(dsn):
+        connection = await asyncpg.connect(dsn)
     http = Http(url, token=token)
     try:
         yield Instance(url, token, connection, http, roots, throw_away, spawned)
