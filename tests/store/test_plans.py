@@ -116,6 +116,7 @@ CASES = [
     Case("queue.not_ready", (3, BATCH), {"task_due", "task_held_back"}, 2 * BATCH),
     Case("allowance.waiting", ([2, 3], [BATCH, 2 * BATCH]), {"task_ready", "task_held_back", "task_put_aside"}, 6 * BATCH, 2),
     Case("allowance.used", (3, BATCH), {"task_ready", "task_held_back", "task_put_aside", "task_node"}, 3 * BATCH + NODES * HERE),
+    Case("allowance.ready", ([2, 3], BATCH, [1]), {"task_ready"}, 2 * SHAPES * (BATCH + 2), 2),
     Case("tree.live_ids", (TREE, BATCH), {"task_pkey"}, BATCH, BATCH),
     Case("tree.level_end", (TREE, 0, FIRST, BATCH), {"task_pkey"}, BATCH, 1),
     Case("tree.release_level", (TREE, 0, FIRST, BATCH), {"task_pkey"}, 2 * BATCH + BATCH // 10, BATCH // 10),
