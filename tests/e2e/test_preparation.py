@@ -182,7 +182,7 @@ def test_a_preparation_that_died_half_way_is_made_anew(alone: ScriptedServer, tm
         number = alone.define(command=("sh", "-c", "cat $HEADWAY_PREPARED/made"), content=content)
         first = alone.order(number)
         until(lambda: _reading(go))
-        preparer = next(pid for pid in tree.children(agent.supervisor()) if b"agent.prepare" in command_line(pid))
+        preparer = next(pid for pid in tree.descendants([agent.supervisor()], tree.table()) if b"agent.prepare" in command_line(pid))
         tree.kill([preparer], None)
         alone.wait(lambda: first in alone.finished)
         assert alone.outcome(first) is Outcome.NOT_STARTABLE

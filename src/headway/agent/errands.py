@@ -6,20 +6,20 @@ Not by a pipe: it is read when the process has ended, and one whose answer did n
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 import msgspec
 
 from headway.agent.slots import Slot
+from headway.agent.spawn import Launch, launch
 
 Answer = TypeVar("Answer")
+STDIN, STDERR = 0, 2
 
 
 class Errands(Generic[Answer]):
-    def __init__(self, module: str, env: Mapping[str, str], answer: type[Answer]) -> None:
+    def __init__(self, module: str, env: dict[str, str], answer: type[Answer]) -> None:
         """`module.main` reads its job from descriptor 0 and writes its answer, encoded, to descriptor 1."""
         self._argv = [sys.executable, "-P", "-c", f"from {module} import main; main()"]
         self._env, self._type = env, answer
@@ -35,27 +35,18 @@ class Errands(Generic[Answer]):
         except OSError:
             os.close(told)
             raise
-
-        def spawn() -> int:
-            return os.posix_spawn(
-                self._argv[0],
-                self._argv,
-                self._env,
-                file_actions=[(os.POSIX_SPAWN_DUP2, told, 0), (os.POSIX_SPAWN_DUP2, answer, 1)],
-                setsid=True,
-                setsigmask=(),
-                setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
-            )
-
+        program = Launch(self._argv, self._env, os.curdir, answer, STDERR, slot, passes=((told, STDIN),))
         try:
-            pid = spawn() if slot is None else slot.ask(spawn)
+            launch(program)
+            if program.error:
+                raise OSError(program.error, os.strerror(program.error))
         except OSError:
             os.close(answer)
             raise
         finally:
             os.close(told)
-        self._answers[pid] = answer
-        return pid
+        self._answers[program.pid] = answer
+        return program.pid
 
     def ended(self, pid: int, status: int) -> Answer | str | None:
         """What this process, which was reaped, has answered, or in words how it died; None when it is not one of these."""

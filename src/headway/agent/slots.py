@@ -13,14 +13,12 @@ import platform
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
+from headway.agent.descriptors import part
 from headway.agent.group import KILL_S, Group, Hierarchy, Limits, Used, kill
-from headway.agent.handing import Call, Calls, side_by_side
+from headway.agent.handing import Call, Calls
 
-Found = TypeVar("Found")
 KEPT = 64  # free slots; a burst's surplus is removed
 UID_SPAN = 1024  # users for each agent of a machine
 STACK = 256 * 1024
@@ -38,25 +36,11 @@ class Slot:
     uid: int | None  # None: the agent's own user
     calls: Calls = field(default_factory=Calls)
     thread: int = 0
+    parted: bool = False  # its thread has descriptors of its own
     limits: Limits = field(default_factory=Limits)
     before: Used = NOTHING
     final: Used | None = None  # what its group had counted when the slot was seen empty, and nothing was started in it since
     settled: bool = False
-
-    def ask(self, call: Callable[[], Found]) -> Found:
-        """Have its thread do something, and wait for it."""
-        found: list[Found | OSError] = []
-
-        def caught() -> None:
-            try:
-                found.append(call())
-            except OSError as error:
-                found.append(error)
-
-        side_by_side([(self.calls, caught)])
-        if isinstance(found[0], OSError):
-            raise found[0]
-        return found[0]
 
     def used(self) -> Used:
         """What the task in it has used so far."""
@@ -209,6 +193,7 @@ def _start(slot: Slot, before_user: Call = lambda: None) -> None:
             if slot.uid is not None:
                 before_user()
                 _become(slot.uid)
+            slot.parted = part()
         except OSError as error:
             failed.append(error)
         began.release()

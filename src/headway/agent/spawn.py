@@ -17,10 +17,11 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 
+from headway.agent.descriptors import HIGHEST, Fetched
 from headway.agent.handing import Call, Calls, side_by_side
 from headway.agent.sandbox import HELD_FD, VARIABLES_FD
 from headway.agent.slots import Slot
@@ -35,6 +36,7 @@ _TRIES, _AGAIN_US, _LATER_US = 1000, 20, 2000  # soon at first; a machine with n
 _WAIT_AT_DOOR = ["/bin/sh", "-c", f'read -r _ <&{_DOOR_FD}; exec "$@" {_DOOR_FD}<&-', "sh"]
 _CODEC, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()  # as os.fsencode, at a third of its cost
 _libc = ctypes.CDLL(None, use_errno=False)
+_quick = ctypes.PyDLL(None)  # for calls that are over at once: they keep the interpreter
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +56,6 @@ class Launch:
     error: int = 0
     turn: int = 0  # of those that were given to the threads together
     door: tuple[int, int] | None = field(default=None)
-    hold: tuple[int, int] | None = field(default=None)
 
 
 def pipes(count: int) -> list[tuple[int, int]]:
@@ -107,9 +108,6 @@ def complete(program: Launch) -> None:
         side_by_side([(calls, _prepare(program, ["/bin/sh", *program.argv]))])
     if program.door is not None:
         _open_door(program)
-    if program.hold is not None:
-        os.close(program.hold[0])
-        program.hold = None
 
 
 def _prepare(program: Launch, argv: list[str]) -> Call:
@@ -117,38 +115,76 @@ def _prepare(program: Launch, argv: list[str]) -> Call:
     if program.door is not None:
         argv = [*_WAIT_AT_DOOR, *argv]
     vector = _vector([word.encode(_CODEC, _ERRORS) for word in argv])
-    environment = _vector([f"{name}={value}".encode(_CODEC, _ERRORS) for name, value in program.env.items()])
-    workdir = os.fsencode(program.workdir)
-    if program.largest_file:
-        program.hold = os.pipe()
-    actions = ctypes.create_string_buffer(_ROOM)
-    _libc.posix_spawn_file_actions_init(actions)
-    _libc.posix_spawn_file_actions_adddup2(actions, _nothing, 0)
-    _libc.posix_spawn_file_actions_adddup2(actions, program.stdout, 1)
-    _libc.posix_spawn_file_actions_adddup2(actions, program.stderr, 2)
-    _libc.posix_spawn_file_actions_addchdir_np(actions, workdir)
-    for fd, path in program.opens:
-        _libc.posix_spawn_file_actions_addopen(actions, fd, os.fsencode(path), os.O_RDONLY, 0)
-    for ours, theirs in program.passes:
-        _libc.posix_spawn_file_actions_adddup2(actions, ours, theirs)
-    if program.hold is not None:
-        _libc.posix_spawn_file_actions_adddup2(actions, program.hold[0], HELD_FD)
-    if program.door is not None:
-        _libc.posix_spawn_file_actions_adddup2(actions, program.door[0], _DOOR_FD)
+    environment = _vector(_variables(program.env))
+    fetched = Fetched(parted=program.slot is not None and program.slot.parted)
+    actions = _actions_of(program, fetched)
     pid = ctypes.c_int(-1)
-    largest = (ctypes.c_uint64 * 2)(program.largest_file, program.largest_file)
+    spawn = partial(_libc.posix_spawn, ctypes.byref(pid), vector[0], actions.made, _attributes, vector, environment)
 
     def call() -> None:
-        program.error = _libc.posix_spawn(ctypes.byref(pid), vector[0], actions, _attributes, vector, environment)
+        program.error = fetched.fetch() or (_held(program, actions, spawn, pid) if program.largest_file else spawn())
         program.pid = pid.value
-        if program.hold is not None:
-            if not program.error and not _limit(program.pid, largest):
-                _libc.kill(program.pid, signal.SIGKILL)  # held until now, it has done nothing; without its limit it shall not
-                program.error = errno.EPERM
-            _libc.close(program.hold[1])
-        _libc.posix_spawn_file_actions_destroy(actions)
+        fetched.close()
 
     return call
+
+
+class _Actions:
+    """What a new process does before it becomes the program."""
+
+    def __init__(self, workdir: str, nothing: int, stdout: int, stderr: int) -> None:
+        self.made = ctypes.create_string_buffer(_ROOM)
+        _quick.posix_spawn_file_actions_init(self.made)
+        for number, fd in enumerate((nothing, stdout, stderr)):
+            self.copy(fd, number)
+        _quick.posix_spawn_file_actions_addchdir_np(self.made, os.fsencode(workdir))
+
+    def copy(self, fd: int, number: int) -> None:
+        """The C library asks the kernel twice how many descriptors there may be."""
+        _quick.posix_spawn_file_actions_adddup2(self.made, fd, number)
+
+    def __del__(self, destroy: Callable[[object], int] = _quick.posix_spawn_file_actions_destroy) -> None:
+        destroy(self.made)
+
+
+_usual_actions = lru_cache(maxsize=256)(_Actions)  # folders are used again, and the pipes have the same numbers in every table of a thread
+
+
+def _actions_of(program: Launch, fetched: Fetched) -> _Actions:
+    usual = fetched.parted and not (program.opens or program.passes or program.largest_file or program.door)
+    stdout, stderr = fetched.number(program.stdout), fetched.number(program.stderr)
+    actions = (_usual_actions if usual else _Actions)(program.workdir, fetched.nothing, stdout, stderr)
+    for fd, path in program.opens:
+        _quick.posix_spawn_file_actions_addopen(actions.made, fd, os.fsencode(path), os.O_RDONLY, 0)
+    for ours, theirs in program.passes:
+        actions.copy(fetched.number(ours), theirs)
+    if program.door is not None:
+        actions.copy(fetched.number(program.door[0]), _DOOR_FD)
+    return actions
+
+
+def _variables(env: dict[str, str]) -> list[bytes]:
+    """All at once: a third of the cost of one by one."""
+    words = "\0".join([f"{name}={value}" for name, value in env.items()]).encode(_CODEC, _ERRORS).split(b"\0")
+    if len(words) != max(len(env), 1):
+        raise OSError(errno.EINVAL, "a variable of the environment holds a NUL")
+    return words if env else []
+
+
+def _held(program: Launch, actions: _Actions, spawn: Callable[[], int], pid: ctypes.c_int) -> int:
+    """By the thread: the program is held by a pipe until it has its limit. An errno, or 0."""
+    hold = (ctypes.c_int * 2)()
+    if _quick.pipe2(hold, os.O_CLOEXEC) != 0:
+        return errno.EMFILE
+    actions.copy(hold[0], HELD_FD)
+    error = spawn()
+    largest = (ctypes.c_uint64 * 2)(program.largest_file, program.largest_file)
+    if not error and not _limit(pid.value, largest):
+        _libc.kill(pid.value, signal.SIGKILL)  # held until now, it has done nothing; without its limit it shall not
+        error = errno.EPERM
+    for fd in hold:
+        _quick.close(fd)
+    return error
 
 
 def _limit(pid: int, largest: ctypes.Array[ctypes.c_uint64]) -> bool:
@@ -193,18 +229,8 @@ def _make_attributes() -> ctypes.Array[ctypes.c_char]:
     return made
 
 
-def _keep_numbers() -> list[int]:
-    """The numbers that programs find descriptors under are taken in this process: a descriptor of ours that had one, and that a program
-    is given under another, could be covered before it is copied."""
-    kept = [os.dup(_nothing)]
-    while kept[-1] < VARIABLES_FD:
-        kept.append(os.dup(_nothing))
-    return kept
-
-
 _attributes = _make_attributes()
-_nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # every program's standard input
-_kept = _keep_numbers()
+assert max(HELD_FD, VARIABLES_FD, _DOOR_FD) <= HIGHEST
 _common = Calls()
 _started = 0
 

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from headway.agent.descriptors import ring
 from headway.agent.handing import Call, Semaphore
 from headway.agent.spawn import Launch, call_for
 
@@ -63,7 +64,7 @@ class Turn:
         if left == self._beside:
             self._most.post()
         if left == 0 and self._beside:
-            os.eventfd_write(self._woken, 1)
+            ring(self._woken)
 
 
 class Starts:
