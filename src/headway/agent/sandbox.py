@@ -145,6 +145,7 @@ class Sandbox:
         *,
         private_tmp: str,
         shown: Iterable[str] = (),
+        mounts: Sequence[str] = (),
         chdir: str = WORK,
         network: Sequence[str] = ALONE,
         hosts: str | None = None,
@@ -153,7 +154,8 @@ class Sandbox:
         variables_fd: int | None = VARIABLES_FD,
         held: bool = False,
     ) -> list[str]:
-        """The command line of `argv` inside. `directory` becomes /task, `shown` are further paths it may read.
+        """The command line of `argv` inside. `directory` becomes /task, `shown` are further paths it may read, `mounts` bubblewrap's own
+        words for others.
 
         `network` is how it gets one: the default is an empty one of its own, nothing is the network of whoever starts it, with the names
         that are known there unless `hosts` is a file of others. One that is
@@ -168,7 +170,7 @@ class Sandbox:
             "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
             "--bind", private_tmp, "/tmp", "--symlink", "../tmp", "/var/tmp",
             *self._always, *self._show(shown),  # after /tmp: they may be below the one of the host
-            "--bind", directory, WORK, "--remount-ro", "/", "--chdir", chdir,
+            "--bind", directory, WORK, *mounts, "--remount-ro", "/", "--chdir", chdir,
             *(("--json-status-fd", str(status_fd)) if status_fd is not None else ()),
             "--seccomp", str(filter_fd), "--", *argv,
         ]  # fmt: skip

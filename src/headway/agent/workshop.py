@@ -63,19 +63,19 @@ class Workshop:
         stack.callback(os.close, filter_fd)
         variables_fd = for_bubblewrap({**env, "HOME": "/tmp", "TMPDIR": "/tmp"})
         stack.callback(os.close, variables_fd)
+        seen = [word for path in self._shown for word in ("--ro-bind", box.source(path), path)]
         argv = box.command(
             words,
             box.source(str(place)),
             private_tmp=box.source(tmp),
+            # The place also at its own path: what is built there may remember it.
+            mounts=[*seen, "--bind", box.source(str(place)), str(place)],
             chdir=str(place),
             network=self._network,
             filter_fd=filter_fd,
             status_fd=None,
             variables_fd=variables_fd,
         )
-        at = argv.index("--chdir")  # the place also at its own path: what is built there may remember it
-        seen = [word for path in self._shown for word in ("--ro-bind", box.source(path), path)]
-        argv[at:at] = [*seen, "--bind", box.source(str(place)), str(place)]
         return Command(argv, marks_of(env), (filter_fd, variables_fd), self._user)
 
     def take_back(self, place: Path) -> None:
