@@ -240,10 +240,10 @@ def test_a_program_that_ends_has_stored_what_it_submitted(hw: Client, data_dir: 
         "for i in range(300):\n    pool.submit(jobs.plain, i)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, str(script)], check=True, timeout=60, env=environment)
+    subprocess.run([sys.executable, str(script)], check=True, timeout=180, env=environment)
     assert sum(1 for _ in hw.iterate(label="left=behind")) == 300
     nowhere = {**environment, "HEADWAY_URL": "http://127.0.0.1:9", "HEADWAY_TOKEN": "hw_x"}
-    said = subprocess.run([sys.executable, str(script)], timeout=60, env=nowhere, capture_output=True, text=True)
+    said = subprocess.run([sys.executable, str(script)], timeout=180, env=nowhere, capture_output=True, text=True)
     assert "300 calls were not submitted: http://127.0.0.1:9" in said.stderr
 
 

@@ -143,7 +143,7 @@ def test_who_comes_close_to_its_limit_while_a_look_lasts_is_held(folder: Path) -
         told = []
         watched.tell_stopped = told.append
         assert process.stdout.readline() == b"written\n"
-        watched.looked = time.monotonic()  # it has written all this since
+        watched.looked = time.monotonic() + 60  # it has written all this since, however late the guard looks
         guard.begin(watched)
         try:
             until(lambda: watched.hold is not None)
