@@ -169,6 +169,12 @@ def test_a_task_is_cancelled_while_it_is_being_prepared(server: ScriptedServer, 
     until(lambda: _opened(go))
 
 
+def _preparer(agent: AgentProcess) -> int:
+    """Whichever thread of the supervisor started it."""
+    below = tree.descendants([agent.supervisor()], tree.table())
+    return next(pid for pid in below if b"agent.prepare" in command_line(pid))
+
+
 def _reading(path: Path) -> bool:
     return any(str(path).encode() in command_line(pid) for pid in tree.table())
 
@@ -182,7 +188,7 @@ def test_a_preparation_that_died_half_way_is_made_anew(alone: ScriptedServer, tm
         number = alone.define(command=("sh", "-c", "cat $HEADWAY_PREPARED/made"), content=content)
         first = alone.order(number)
         until(lambda: _reading(go))
-        preparer = next(pid for pid in tree.descendants([agent.supervisor()], tree.table()) if b"agent.prepare" in command_line(pid))
+        preparer = _preparer(agent)
         tree.kill([preparer], None)
         alone.wait(lambda: first in alone.finished)
         assert alone.outcome(first) is Outcome.NOT_STARTABLE
@@ -240,7 +246,7 @@ def test_one_that_died_leaves_nothing_half_made(alone: ScriptedServer, tmp_path:
         os.mkfifo(go)
         first = alone.order(alone.define(command=("true",), content=prepared(prepare=("sh", "-c", f"echo half > made; cat {go}"))))
         until(lambda: _reading(go))
-        preparer = next(pid for pid in tree.children(agent.supervisor()) if b"agent.prepare" in command_line(pid))
+        preparer = _preparer(agent)
         tree.kill([preparer], None)
         alone.wait(lambda: first in alone.finished)
         (root,) = (tmp_path / "agent").rglob("prepared")

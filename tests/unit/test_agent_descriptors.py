@@ -21,12 +21,13 @@ from headway.agent.spawn import Launch, close_all, launch, pipes
 from tests.support.confined import need_groups
 
 MANY = 200
+INSTANCE = os.urandom(8).hex()  # another for each process of the tests: who makes the groups of one ends what is in them
 
 
 @pytest.fixture
 def slot(tmp_path: Path) -> Iterator[Slot]:
     need_groups()
-    places = Places(str(tmp_path), "de5cde5cde5cde5c", Terms(), 10)
+    places = Places(str(tmp_path), INSTANCE, Terms(), 10)
     taken = places.slots.take(Limits(), isolated=False)
     assert taken is not None
     yield taken
@@ -98,7 +99,7 @@ def test_where_descriptors_cannot_be_fetched_threads_share_those_of_the_process(
 ) -> None:
     need_groups()
     monkeypatch.setattr(slots, "part", lambda: False)
-    places = Places(str(tmp_path), "de5cde5cde5cde5c", Terms(), 10)
+    places = Places(str(tmp_path), INSTANCE, Terms(), 10)
     taken = places.slots.take(Limits(), isolated=False)
     assert taken is not None
     assert not taken.parted
