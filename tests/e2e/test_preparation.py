@@ -220,7 +220,7 @@ def test_what_was_used_least_recently_makes_room(alone: ScriptedServer, tmp_path
         assert alone.text(alone.run(numbers[1])) == "two\n"
         assert alone.text(alone.run(numbers[0])) == "one\n"  # used again: `two` is the oldest now
         assert alone.text(alone.run(numbers[2])) == "three\n"
-        (root,) = (tmp_path / "agent").rglob("prepared")
+        (root,) = (tmp_path / "agent").glob("agent/*/prepared")
         until(lambda: sorted(path.name for path in root.glob("place-*/[a-z]*")) == ["one", "three"])
         assert alone.text(alone.run(numbers[1])) == "two\n"  # made anew
         too_large = alone.run(alone.define(command=("true",), content=prepared(prepare=("sh", "-c", "head -c 6M /dev/zero > x"))))
@@ -236,7 +236,7 @@ def test_what_a_failed_preparation_made_is_counted_too(alone: ScriptedServer, tm
         for name in ("one", "two", "three", "four"):
             content = prepared(prepare=("sh", "-c", f"head -c 2M /dev/zero > {name}"))
             assert "could not build" in alone.error(alone.run(alone.define(executable=str(source), content=content)))["message"]
-        (root,) = (tmp_path / "agent").rglob("prepared")
+        (root,) = (tmp_path / "agent").glob("agent/*/prepared")
         until(lambda: sorted(path.name for path in root.glob("place-*/[a-z]*")) == ["four", "three"])
 
 
@@ -249,7 +249,7 @@ def test_one_that_died_leaves_nothing_half_made(alone: ScriptedServer, tmp_path:
         preparer = _preparer(agent)
         tree.kill([preparer], None)
         alone.wait(lambda: first in alone.finished)
-        (root,) = (tmp_path / "agent").rglob("prepared")
+        (root,) = (tmp_path / "agent").glob("agent/*/prepared")
         until(lambda: not [path.name for path in root.iterdir() if path.name.startswith(("place-", "gone-"))])
 
 
