@@ -95,7 +95,7 @@ def test_a_container_above_its_memory_ends_with_both_figures(server: ScriptedSer
 
 def test_a_container_of_too_many_processes_ends_as_that(image: str, tmp_path: Path) -> None:
     with ScriptedServer() as server, running_agent(tmp_path, server.url, container_engine=ENGINE, max_processes=40):
-        ref = server.run(define(server, image, "i=0; while [ $i -lt 60 ]; do i=$((i+1)); sleep 600 & done; sleep 600"))
+        ref = server.run(define(server, image, "(i=0; while [ $i -lt 60 ]; do i=$((i+1)); sleep 600 & done); exec sleep 600"))
         assert server.outcome(ref) is Outcome.TOO_MANY_PROCESSES, (server.error(ref), server.text(ref, 2))
         assert server.error(ref)["excess"] == {"what": "processes", "used": 41, "allowed": 40}
 

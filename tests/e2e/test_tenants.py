@@ -44,7 +44,12 @@ class Place:
         return (await self.must("POST", "/v1/keys", {"tenant": name}))["token"]
 
     async def audit(self, query: str = "", *, token: str = TOKEN) -> list[dict[str, Any]]:
-        return (await self.must("GET", f"/v1/audit{query}", token=token))["entries"]
+        """What was done; a row is completed after the deed is answered."""
+        async with asyncio.timeout(60):
+            while True:
+                entries = (await self.must("GET", f"/v1/audit{query}", token=token))["entries"]
+                if all(entry["result"] != "begun" for entry in entries):
+                    return entries
 
     def cli(self, *words: str, token: str = TOKEN) -> subprocess.CompletedProcess[str]:
         env = {"PATH": "/usr/bin:/bin", "HEADWAY_URL": self.url, "HEADWAY_TOKEN": token, "HOME": "/nonexistent"}

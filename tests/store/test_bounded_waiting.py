@@ -156,6 +156,22 @@ async def test_a_limit_can_be_changed_while_the_task_waits(dsn):
         await in_state(core, task, State.EXPIRED)
 
 
+async def test_a_limit_that_is_changed_while_it_is_looked_at_holds(dsn):
+    async with engine(dsn) as core:
+        task = (await submit(core, function(max_wait="1h"))).ids[0]
+        async with core.database.cold() as connection, connection.transaction():
+            await connection.execute("select from task where id = $1 for update", task)
+            await rows(core, "update waiting_limit set due_at = now()")  # committed: the duty looks, and has to wait for us
+            core.bus.scheduled()
+
+            async def looked_at() -> bool:
+                return bool(await rows(core, "select from pg_stat_activity where wait_event_type = 'Lock' and query like '%eligible_at%'"))
+
+            await eventually(looked_at)
+            await connection.execute("update waiting_limit set limit_ms = 1")
+        await in_state(core, task, State.EXPIRED)
+
+
 async def test_a_tree_that_is_tried_again_has_its_limits_again(dsn):
     async with engine(dsn) as core:
         receipt = await submit(core, function(name="a", max_wait="300ms"), function(name="b", after="a", max_wait="1h"), tree="t")

@@ -71,16 +71,16 @@ class ScriptedAgent:
         return await self.core.exchanges.exchange(self.id, Exchange(self.boot, self.sequence, **fields))
 
     async def orders(self, count: int = 1, *, seconds: float = 120.0) -> list[Order]:
-        """Poll, acknowledging what came, until `count` orders arrived."""
-        got: list[Order] = []
+        """Poll, acknowledging what came, until `count` orders arrived. One may come twice."""
+        got: dict[tuple[int, int], Order] = {}
         received: list[tuple[int, int]] = []
         async with asyncio.timeout(seconds):
             while len(got) < count:
                 reply = await self.say(wait_s=2.0, received=received, heartbeat=True)
                 received = [(order.id, order.attempt) for order in reply.orders]
-                got += reply.orders
+                got |= zip(received, reply.orders, strict=True)
         await self.say(received=received)
-        return got
+        return list(got.values())
 
     async def succeed(self, *orders: Order, result: bytes | None = None) -> Orders:
         return await self.say(finished=[done(order, result=result) for order in orders])

@@ -33,6 +33,7 @@ _CHANGE = query("waiting_limit.change")
 _NEXT = query("waiting_limit.next")
 _DUE = query("waiting_limit.due")
 _LOCK = query("waiting_limit.lock")
+_LIMITS = query("waiting_limit.limits")
 _AGAIN = query("waiting_limit.look_again")
 _FORGET = query("waiting_limit.forget")
 _TELL = query("event.tell_each")
@@ -94,9 +95,9 @@ class BoundedWaiting:
 
 
 async def _look(connection: Connection, effects: Effects) -> int:
-    due = await connection.fetch(_DUE, BATCH)
-    ids = [row["task"] for row in due]
+    ids = [row["task"] for row in await connection.fetch(_DUE, BATCH)]
     tasks = {row["id"]: row for row in await connection.fetch(_LOCK, ids)}
+    due = await connection.fetch(_LIMITS, ids)
     verdicts = [(row, tasks.get(row["task"]), _verdict(row, tasks.get(row["task"]))) for row in due]
     told = [_warning(row, task, verdict) for row, task, verdict in verdicts if task is not None and _is_news(row, verdict)]
     if told:
@@ -112,7 +113,7 @@ async def _look(connection: Connection, effects: Effects) -> int:
     await _expire(connection, expired, effects)
     gone = [row["task"] for row, _, verdict in verdicts if verdict.step in (Step.FORGET, Step.EXPIRE)]
     await connection.execute(_FORGET, gone)
-    return len(due)
+    return len(ids)
 
 
 async def _expire(connection: Connection, expired: list[tuple[int, int]], effects: Effects) -> None:

@@ -35,8 +35,7 @@ on conflict (task) do update set due_at = excluded.due_at, since = excluded.sinc
 select extract(epoch from min(due_at) - clock_timestamp())::float8 from waiting_limit;
 
 -- name: due
-select task, extract(epoch from since)::float8 as since, limit_ms, keep, warned from waiting_limit
-where due_at <= clock_timestamp() order by due_at limit $1;
+select task from waiting_limit where due_at <= clock_timestamp() order by due_at limit $1;
 
 -- name: lock
 -- The tasks behind them, locked in order, and the moment.
@@ -45,6 +44,11 @@ with locked as materialized (
 )
 select id, tenant, state, requeues, extract(epoch from eligible_at)::float8 as eligible_at,
     extract(epoch from clock_timestamp())::float8 as now from locked;
+
+-- name: limits
+-- Of tasks that are locked: somebody may have changed a limit until then.
+select task, extract(epoch from since)::float8 as since, limit_ms, keep, warned from waiting_limit
+where task = any ($1::bigint[]) order by task;
 
 -- name: look_again
 update waiting_limit w set due_at = to_timestamp(r.due_at), since = to_timestamp(r.since), warned = w.warned or r.warned
