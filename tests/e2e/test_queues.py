@@ -11,6 +11,7 @@ import pytest
 
 from headway import Client, task
 from headway.errors import InvalidInput
+from tests.support.agents import until
 from tests.support.upped import COMMAND, Upped, clean_environment, upped
 
 
@@ -42,8 +43,9 @@ def test_a_task_waits_in_a_paused_queue_is_explained_changed_and_runs_after_it_i
     shown = value(up, "show", number)
     shown = shown[0] if isinstance(shown, list) else shown
     assert shown.get("task", shown)["name"] == "another"
-    listed = {one["name"]: one for one in value(up, "queue", "ls")}
-    assert (listed["nights"]["state"], listed["nights"]["ready"], listed["nights"]["hours"]) == ("paused", 1, ["00:00-24:00"])
+    # It is counted once a second.
+    (listed,) = until(lambda: [one for one in value(up, "queue", "ls") if one["ready"] and one["name"] == "nights"])
+    assert (listed["state"], listed["ready"], listed["hours"]) == ("paused", 1, ["00:00-24:00"])
     headway(up, "queue", "resume", "nights")
     headway(up, "wait", number, "--timeout", "100s")
     assert "running" in headway(up, "explain", number).stdout
