@@ -2,6 +2,7 @@
 
     python bench/peers/run.py                    three rounds of everything
     python bench/peers/run.py --rounds 1 --only pgqueuer,headway
+    python bench/peers/run.py --long             rounds of some twelve seconds instead of two: less of a start, more of a steady state
 
 The speed of a shared machine drifts by up to two times within seconds, so single figures of different runs do not
 compare; the ratios of rounds measured next to each other do. The work: no-op functions with inputs of 100 bytes,
@@ -31,6 +32,7 @@ import services  # noqa: E402
 
 US, PLAIN = "headway", "headway-plain"
 FIGURE = {US: "end_to_end_per_s", PLAIN: "plain_per_s"}
+LONGER = 6  # a long round beside a usual one
 
 
 @dataclass
@@ -55,7 +57,7 @@ class Contender:
 def main() -> int:
     options = _options()
     wanted = options.only.split(",") if options.only else [US, PLAIN, "celery", "pgqueuer", "procrastinate"]
-    with tempfile.TemporaryDirectory(prefix="headway-peers-") as folder, _contenders(wanted, Path(folder)) as field_:
+    with tempfile.TemporaryDirectory(prefix="headway-peers-") as folder, _contenders(wanted, Path(folder), long=options.long) as field_:
         for round_ in range(options.rounds):
             for contender in field_:
                 rate = contender.run()
@@ -68,24 +70,26 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--long", action="store_true", help="rounds of some twelve seconds instead of two, for everybody")
     parser.add_argument("--only", help="names, comma-separated: headway, headway-plain, celery, pgqueuer, procrastinate")
     return parser.parse_args()
 
 
 @contextlib.contextmanager
-def _contenders(wanted: list[str], folder: Path) -> Iterator[list[Contender]]:
+def _contenders(wanted: list[str], folder: Path, *, long: bool) -> Iterator[list[Contender]]:
     """The contenders that can run here, with their stores up."""
     found: list[Contender] = []
+    quick, times = ([], LONGER) if long else (["--quick"], 1)
     with contextlib.ExitStack() as stores:
         python = str(install.environment()) if set(wanted) - set(FIGURE) else ""
         for name, figure in FIGURE.items():
             if name in wanted:
                 scenario = figure.removesuffix("_per_s")
-                bench = [sys.executable, "-m", "headway.bench.main", "--quick", "--only", scenario, "--json"]
+                bench = [sys.executable, "-m", "headway.bench.main", *quick, "--only", scenario, "--json"]
                 found.append(Contender(name, 0, "yes, results too", bench))
         if {"pgqueuer", "procrastinate"} & set(wanted):
             dsn = stores.enter_context(services.postgres(folder))
-            for name, tasks in (("pgqueuer", 40_000), ("procrastinate", 2_000)):
+            for name, tasks in (("pgqueuer", 40_000 * times), ("procrastinate", 2_000 * times)):
                 if name in wanted:
                     found.append(Contender(name, tasks, "yes, no results", _race(python, name, dsn, tasks)))
         if "celery" in wanted:
@@ -94,7 +98,7 @@ def _contenders(wanted: list[str], folder: Path) -> Iterator[list[Contender]]:
                 print("celery is left out: there is no redis-server, and only root can install one", file=sys.stderr)
             else:
                 where = stores.enter_context(services.redis(program, folder))
-                found.append(Contender("celery", 2_500, "no", _race(python, "celery", where, 2_500)))
+                found.append(Contender("celery", 2_500 * times, "no", _race(python, "celery", where, 2_500 * times)))
         yield found
 
 
