@@ -118,6 +118,9 @@ def test_a_function_of_a_script_is_loaded_again_when_the_script_changes(server: 
     assert result(server, server.run(definition)) == "first"
     script.write_text("def f():\n    return 'a changed one'\n")
     assert result(server, server.run(definition)) == "a changed one"
+    script.write_text("def f():\n    return 'one as long  '\n")  # in the same second, perhaps: bytecode would be taken for its own
+    assert result(server, server.run(definition)) == "one as long  "
+    assert not (tmp_path / "__pycache__").exists()
 
 
 @pytest.mark.usefixtures("agent")

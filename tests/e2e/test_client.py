@@ -272,6 +272,28 @@ def test_a_function_of_a_script_runs_with_the_classes_of_the_script(found: None,
     assert (ran.stdout, ran.stderr) == ("Money(cents=42) True\n", "")
 
 
+def test_a_script_without_a_main_guard_is_told_so_and_does_not_submit_itself_again(hw: Client, data_dir: Path, tmp_path: Path) -> None:
+    """Each runner that loaded it submitted it once more, and waited for that one: tasks without end, none of which ended."""
+    token = (data_dir / "token").read_text().strip()
+    script = tmp_path / "guardless.py"
+    script.write_text(
+        textwrap.dedent(f"""
+            from headway import Client, task
+
+            @task
+            def guardless() -> int:
+                return 1
+
+            with Client("{hw.url}", "{token}"):
+                print(guardless.submit().result(timeout={SOON}))
+        """)
+    )
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert "NotStartable" in ran.stderr
+    assert 'below `if __name__ == "__main__":`' in ran.stderr
+    assert [view.state for view in hw.iterate(name="guardless")] == ["failed"]
+
+
 async def test_the_async_client_does_the_same(found: None) -> None:
     async with AsyncClient() as hw:
         assert await (await jobs.add.aio(20, 22)) == 42

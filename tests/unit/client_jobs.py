@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 import headway
 from headway import task
@@ -19,6 +20,20 @@ class Point:
 
 @task
 def add(a: int, b: int = 1) -> int:
+    return a + b
+
+
+def _with_two(function: Callable[..., int]) -> Callable[..., int]:
+    @functools.wraps(function)
+    def wrapper(*args: int) -> int:
+        return function(*args, 2)
+
+    return wrapper
+
+
+@task
+@_with_two
+def wrapped(a: int, b: int) -> int:
     return a + b
 
 

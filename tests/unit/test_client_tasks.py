@@ -156,6 +156,35 @@ def test_a_function_of_a_script_is_named_by_its_file(tmp_path: Path) -> None:
     assert ran.stdout.strip() == f"{script}:job"
 
 
+def test_a_function_of_a_script_from_a_pipe_is_refused_where_it_is_submitted() -> None:
+    typed = "from headway import task\n@task\ndef job(): ...\njob.spec()\n"
+    ran = subprocess.run([sys.executable, "-"], input=typed, capture_output=True, text=True, check=False)
+    assert "InvalidInput: job was typed into an interactive session" in ran.stderr
+
+
+def test_a_call_that_the_function_does_not_take_is_refused_before_anything_is_sent() -> None:
+    with taking() as server, Client(server.url, TOKEN), headway.Executor() as pool:
+        with pytest.raises(TypeError, match=r"add\(\): missing a required argument: 'a'"):
+            jobs.add.submit()
+        with pytest.raises(TypeError, match=r"add\(\): got an unexpected keyword argument 'c'"):
+            pool.submit(jobs.add, 1, c=2)
+        with pytest.raises(TypeError, match=r"add\(\): too many positional arguments"):
+            jobs.add.starmap([(1,), (1, 2), (1, 2, 3)])
+        jobs.wrapped.submit(1)  # its decorator gives the second argument
+        task(max).call(1, 2)  # says nothing of what it takes
+    assert len(server.requests) == 1
+
+
+def test_a_handle_as_an_argument_is_refused_with_the_way_to_do_it() -> None:
+    with taking() as server, Client(server.url, TOKEN):
+        handles = jobs.add.map([1, 2])
+        with pytest.raises(errors.InvalidInput, match="a handle is of the process") as caught:
+            jobs.unique.submit(handles)
+        with pytest.raises(errors.InvalidInput):
+            pickle.dumps(handles[0].aio)
+    assert "handle.result()" in (caught.value.hint or "")
+
+
 def test_eager_tasks_run_here_and_keep_their_types() -> None:
     with headway.eager():
         assert jobs.add.submit(1, b=4).result() == 5

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headway.client import context
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -53,12 +55,15 @@ class Function:
         self.main: ModuleType | None = None  # pickles of a script's classes name __main__
         self.call: Callable[..., Any]
         try:
+            context.loading = where
             module = load_file(where) if file else load_module(where)
             self.main = module if file else None
             self.call = _attribute(module, qualname, name)
         except NotFound as error:
             self._signature = (-1, -1)
             self.call = _raiser(error)
+        finally:
+            context.loading = ""
 
     @property
     def changed(self) -> bool:
@@ -113,7 +118,10 @@ def _raiser(error: NotFound) -> Callable[..., Any]:
 
 def _fitting(data: bytes) -> bytes:
     if len(data) > RESULT_LIMIT:
-        raise BadResult(f"the result is larger than {RESULT_LIMIT} bytes")
+        raise BadResult(
+            f"the result takes {len(data):,} bytes, more than {RESULT_LIMIT:,}: write it to a file on a shared volume or to an "
+            "object store, and return its name"
+        )
     return data
 
 
@@ -173,7 +181,9 @@ def load_file(path: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        # Not by exec_module: it keeps bytecode beside the script, and takes the old one for a change within the same second and size.
+        with open(path, "rb") as source:
+            exec(compile(source.read(), path, "exec"), module.__dict__)
     except Exception as error:  # as above
         del sys.modules[name]
         raise NotFound(f"loading {path!r} failed: {type(error).__name__}: {error}") from error

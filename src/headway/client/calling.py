@@ -45,9 +45,29 @@ def function_name(function: Callable[..., Any]) -> str:
     if spec is not None and spec.name != "__main__":  # python -m package.module
         return f"{spec.name}:{qualname}"
     file = getattr(main, "__file__", None)
-    if file is None:
-        raise InvalidInput(f"{qualname} was typed into an interactive session", field="function", hint="put it into a file")
+    if file is None or file.startswith("<"):  # "<stdin>": a script that came through a pipe
+        raise InvalidInput(
+            f"{qualname} was typed into an interactive session, where no runner can find it",
+            field="function",
+            hint="put it into a file and import it from there; the agent finds it with --path FOLDER, or installed",
+        )
     return f"{os.path.abspath(file)}:{qualname}"
+
+
+def check_calls(function: Callable[..., Any], calls: Sequence[Arguments]) -> None:
+    """A call that the function does not take is the TypeError of an ordinary call, here and not later on a node (A8)."""
+    try:  # what a decorator of the author wraps may take other arguments than the wrapper
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):  # some functions of C do not say
+        return
+    fine: set[int] = set()  # numbers of arguments: of a map all calls have the same
+    for args, kwargs in calls:
+        if kwargs or len(args) not in fine:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{getattr(function, '__name__', function)}(): {error}") from None
+            fine.add(len(args))
 
 
 def encode_calls(calls: Sequence[Arguments], codec: str | None = None) -> tuple[str, list[msgspec.Raw]]:

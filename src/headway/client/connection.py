@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from headway.client import context
 from headway.client.problems import error_from
 from headway.errors import LimitExceeded, Unavailable, VersionMismatch
 from headway.wire.http import Http, NotSent, Response
@@ -67,6 +68,8 @@ class Connection:
         repeatable: bool | None = None,
     ) -> Response:
         """The answer as it came, for who needs its headers."""
+        if method != "GET":
+            context.check_loaded()
         again = method == "GET" if repeatable is None else repeatable
         attempt = Patience(self.patience)
         while True:

@@ -110,6 +110,20 @@ class Current:
 
 
 _running: Current | None = None
+loading = ""  # the script or module that a warm runner imports just now, to find a function in it
+
+
+def check_loaded() -> None:
+    """Called before anything is changed on the server. A script without a main guard would submit itself again in each runner that
+    loads it, and wait there for its own result: ever more tasks, none of which ends."""
+    if loading:
+        from headway.errors import InvalidInput
+
+        raise InvalidInput(
+            f"{loading} submits tasks when a runner loads it to find a function in it",
+            field="function",
+            hint='put what is to happen only when it is run as a script below `if __name__ == "__main__":`',
+        )
 
 
 def current() -> Current:

@@ -21,7 +21,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from headway import config
-from headway.client import inside
+from headway.client import context, inside
 from headway.client.calls import BULK_TIMEOUT, Spec, encode, merged, said
 from headway.client.connection import Connection
 from headway.client.discovery import find
@@ -51,6 +51,7 @@ class AsyncClient(TaskCalls, TreeCalls, ScheduleCalls, FleetCalls):
         settings = config.load()
         place = find(settings, url=url, token=token)
         if place is None:
+            context.check_loaded()
             raise Unavailable(
                 f"no server is named, and no `headway up` runs in {settings.data_dir}",
                 hint="start one with `headway up`, or set HEADWAY_URL and HEADWAY_TOKEN",

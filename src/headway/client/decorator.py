@@ -97,6 +97,7 @@ class Task(Generic[P, T, R]):
         return {**self._options, "function": calling.function_name(self.function), "codec": codec, **fields}
 
     def encode(self, calls: Sequence[calling.Arguments]) -> tuple[str, list[msgspec.Raw]]:
+        calling.check_calls(self.function, calls)
         return calling.encode_calls(calls, self._options.get("codec"))
 
     async def _submit(self, client: core.AsyncClient, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> AsyncHandle[T]:

@@ -12,14 +12,14 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextvars import ContextVar
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 
 import uvloop
 
 from headway.client import core
 from headway.client.context import Suspended
 from headway.client.core import AsyncClient
-from headway.client.handles import AsyncHandle
+from headway.client.handles import AsyncHandle, no_data
 from headway.client.inside import REQUEUE
 from headway.errors import InvalidInput
 from headway.wire.views.explanations import Explanation
@@ -126,6 +126,9 @@ class Handle(Generic[T]):
 
     def __repr__(self) -> str:
         return f"<Handle {self.id}>"
+
+    def __reduce__(self) -> NoReturn:
+        no_data()
 
     def result(self, timeout: float | None = None) -> T:
         """The value, waited for. TaskFailed or TaskCancelled when the task ended without one, TimeoutError when it is

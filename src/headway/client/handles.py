@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import datetime
 from collections.abc import AsyncIterator, Generator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from headway.client import outcomes
+from headway.errors import InvalidInput
 from headway.wire.views.explanations import Explanation
 from headway.wire.views.tasks import Accepted, AcceptedMany, LogLine, TaskView
 
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
 T = TypeVar("T", covariant=True)
 
 WINDOW = 1000  # tasks of the group, from this one on, whose ends are asked for together
+
+
+def no_data() -> NoReturn:
+    """A handle was given as an argument, or to another process."""
+    raise InvalidInput(
+        "a handle is of the process that submitted the task, and cannot be sent",
+        field="input",
+        hint="send handle.result(), or handle.id for client.handle(id) there; for a task that waits for others and gets their results "
+        "use Tree: tree.add(f.options(with_results=True), after=[...])",
+    )
 
 
 class Group:
@@ -73,6 +84,9 @@ class AsyncHandle(Generic[T]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"
+
+    def __reduce__(self) -> NoReturn:
+        no_data()
 
     def __await__(self) -> Generator[Any, None, T]:
         return self.result().__await__()
