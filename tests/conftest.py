@@ -3,6 +3,8 @@
 postgres      one real PostgreSQL for this test process, started when the first test needs it
 dsn           a fresh database with Headway's tables and the lifecycle's trigger, dropped after the test
 empty_dsn     a fresh database with nothing in it
+
+Each has a limit of time: tests/support/time_limit.py.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import pytest
 
 from headway.agent import cgroups_v1
 from tests.support.databases import Databases
+
+pytest_plugins = ["tests.support.time_limit"]
 
 # Properties say what holds, not how fast: a loaded machine takes many times as long for one example. Under CI the examples are the same
 # each time, so that no change is refused for what another one broke; everywhere else they are new ones.

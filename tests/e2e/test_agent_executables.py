@@ -12,8 +12,9 @@ import pytest
 
 from headway.domain.lifecycle import Outcome
 from headway.domain.resources import Resources
-from tests.support.agents import AgentProcess, alive, running_agent, until
+from tests.support.agents import AgentProcess, alive, running_agent
 from tests.support.scripted_server import ScriptedServer
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")

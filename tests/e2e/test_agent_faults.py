@@ -13,9 +13,10 @@ import pytest
 from headway.agent import cgroups, tree
 from headway.agent.clock import boottime
 from headway.domain.lifecycle import Outcome
-from tests.support.agents import AgentProcess, alive, marked_processes, running_agent, until
+from tests.support.agents import AgentProcess, alive, marked_processes, running_agent
 from tests.support.processes import command_line
 from tests.support.scripted_server import ScriptedServer
+from tests.support.waiting import until
 
 
 @pytest.fixture

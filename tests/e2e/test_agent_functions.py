@@ -14,8 +14,9 @@ import pytest
 from headway.domain.lifecycle import Outcome
 from headway.domain.resources import Resources
 from tests.e2e.agent_functions import put
-from tests.support.agents import AgentProcess, alive, running_agent, until
+from tests.support.agents import AgentProcess, alive, running_agent
 from tests.support.scripted_server import ScriptedServer
+from tests.support.waiting import until
 
 HERE = Path(__file__).parent
 

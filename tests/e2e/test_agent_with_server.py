@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from headway.agent import tree
-from tests.support.agents import alive, until
+from tests.support.agents import alive
 from tests.support.upped import Upped, upped
+from tests.support.waiting import until
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from headway import Client
-from tests.support.agents import until
 from tests.support.confined import need_sandbox
 from tests.support.upped import Upped, upped
+from tests.support.waiting import until
 
 AGAIN = {"attempts": 4, "retry": {"interval": 0.05, "backoff": 1, "jitter": 0}, "resources": {"cpus": 0.1}}
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -18,6 +18,7 @@ import pytest
 from headway import AsyncClient, Client, Executor, TaskSpec, errors
 from headway.client.outcomes import TaskCancelled
 from tests.support.upped import upped
+from tests.support.waiting import until
 from tests.unit import client_jobs as jobs
 
 ROOT = Path(__file__).parents[2]
@@ -175,8 +176,7 @@ def test_a_future_that_has_not_begun_can_be_cancelled_and_a_running_one_cannot(h
     blocker = hw.submit(command="sleep 1000")
     pool = Executor(hw, after=[blocker.id])
     waiting = pool.submit(jobs.plain, 1)
-    while not getattr(waiting, "handle", None):  # until it is submitted
-        concurrent.futures.wait([waiting], timeout=0.01)
+    until(lambda: getattr(waiting, "handle", None), what="it is submitted")
     assert waiting.cancel()
     assert waiting.cancelled()
     assert concurrent.futures.wait([waiting], timeout=SOON).done == {waiting}

@@ -16,10 +16,11 @@ from headway.agent.contain_watch import groups_of
 from headway.domain.content import Content
 from headway.domain.lifecycle import Outcome
 from headway.domain.resources import Resources
-from tests.support.agents import AgentProcess, marked_processes, running_agent, until
+from tests.support.agents import AgentProcess, marked_processes, running_agent
 from tests.support.images import ENGINE, busybox_image
 from tests.support.processes import command_line
 from tests.support.scripted_server import ScriptedServer
+from tests.support.waiting import until
 
 MIB = 2**20
 SMALL = Resources(cpus_milli=500, memory=32 * 2**20)

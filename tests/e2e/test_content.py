@@ -14,8 +14,8 @@ import pytest
 
 from headway import Client
 from headway.errors import InvalidInput, TaskFailed
-from tests.support.agents import until
 from tests.support.upped import Upped, upped
+from tests.support.waiting import until
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

@@ -13,7 +13,8 @@ import pytest
 
 from headway.agent import freeze, tree
 from headway.agent.freeze import Freezer
-from tests.support.agents import alive, until
+from tests.support.agents import alive
+from tests.support.waiting import until
 
 # Counts; with a second argument it first starts a child that does the same. A SIGCONT would be told in the file `heard`.
 COUNT = """

@@ -14,8 +14,9 @@ import pytest
 
 from headway.domain.content import Content
 from headway.domain.lifecycle import Outcome
-from tests.support.agents import running_agent, until
+from tests.support.agents import running_agent
 from tests.support.scripted_server import ScriptedServer
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")

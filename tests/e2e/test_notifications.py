@@ -11,9 +11,9 @@ import pytest
 
 from headway import Client
 from headway.errors import Conflict, InvalidInput, NotFound
-from tests.support.agents import until
 from tests.support.receiver import Receiver, receiver
 from tests.support.upped import COMMAND, Upped, clean_environment, upped
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")

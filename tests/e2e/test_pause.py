@@ -12,8 +12,9 @@ import pytest
 
 from headway import Client
 from headway.agent import tree
-from tests.support.agents import alive, until
+from tests.support.agents import alive
 from tests.support.upped import Upped, upped
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 CAP_S = 15.0  # a busy machine must be able to pause a program within it

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from headway import Client
-from tests.support.agents import until
 from tests.support.upped import Upped, upped
+from tests.support.waiting import until
 
 # Sums numbers for as long as it is let, and says how far it came: a lost step would show in the sum.
 LONG = """

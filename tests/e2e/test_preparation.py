@@ -17,10 +17,11 @@ import pytest
 from headway.agent import tree
 from headway.domain.content import Archive, Content, Requires
 from headway.domain.lifecycle import Outcome
-from tests.support.agents import AgentProcess, running_agent, until
+from tests.support.agents import AgentProcess, running_agent
 from tests.support.packages import need
 from tests.support.processes import command_line
 from tests.support.scripted_server import ScriptedServer
+from tests.support.waiting import until
 
 MIB = 2**20
 CAP_MS = 3000  # time enough to say a word on a busy machine

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from headway.wire.http import Http, Response
-from tests.support.cluster import eventually
 from tests.support.upped import Upped, upped
+from tests.support.waiting import eventually
 
 WHOLE = {"cpus": 1, "memory": "64MiB"}  # of the node
 STRICT = {"command": ["true"], "resources": WHOLE, "delay_tolerance": "10ms", "on_late": "refuse"}

@@ -11,8 +11,8 @@ import pytest
 
 from headway import Client, task
 from headway.errors import InvalidInput
-from tests.support.agents import until
 from tests.support.upped import COMMAND, Upped, clean_environment, upped
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from headway import Client, errors
-from tests.support.agents import until
 from tests.support.upped import COMMAND, Upped, clean_environment, upped
+from tests.support.waiting import until
 
 FILE = """
 tidy:

@@ -17,9 +17,9 @@ import pytest
 from headway import Client
 from headway.errors import TaskFailed
 from headway.wire import task_token
-from tests.support.agents import until
 from tests.support.confined import need_sandbox
 from tests.support.upped import Upped, upped
+from tests.support.waiting import until
 
 FUNCTIONS = Path(__file__).with_name("subtask_functions.py")
 BIN = os.path.dirname(sys.executable)

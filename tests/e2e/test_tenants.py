@@ -17,7 +17,8 @@ import pytest
 from headway.api.audit import QUIET, action_of
 from headway.api.openapi import TABLE
 from headway.wire.http import Http, Response
-from tests.support.cluster import TOKEN, Process, Server, eventually
+from tests.support.cluster import TOKEN, Process, Server
+from tests.support.waiting import eventually
 
 
 class Place:

@@ -13,10 +13,11 @@ import pytest
 from headway import Client
 from headway.agent.relay import Refused, Relay
 from headway.wire.http import Http
-from tests.support.agents import running_agent, until
+from tests.support.agents import running_agent
 from tests.support.cluster import AGENT_TOKEN, TOKEN, Process, Server
 from tests.support.confined import need_sandbox
 from tests.support.upped import COMMAND, clean_environment, upped
+from tests.support.waiting import until
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ import pytest
 
 from headway.domain.lifecycle import Outcome
 from tests.support import user_mode
-from tests.support.agents import AgentProcess, running_agent, until
+from tests.support.agents import AgentProcess, running_agent
 from tests.support.confined import ROOM, python, shell
 from tests.support.groups import delegated, enter, unified
 from tests.support.scripted_server import ScriptedServer
+from tests.support.waiting import until
 
 only_there = pytest.mark.skipif(not unified(), reason="this machine has its controllers in version 1: run by the test of the second Linux")
 # Few of them in each run of all tests, whose processes leave that Linux little of the machine; `make unified` runs the rest too.
@@ -29,6 +30,7 @@ FEW = "more_memory or peak_of_its_own or unified"
 MOST = ["tests/e2e/test_limits.py", "tests/e2e/test_freeze.py", "tests/e2e/test_agent_faults.py", "tests/hostile/test_tasks.py"]
 
 
+@pytest.mark.time_limit(user_mode.PATIENCE_S + 60)
 def test_limits_hold_in_a_linux_that_has_only_version_2(tmp_path: Path) -> None:
     if unified():
         pytest.skip("this machine has its controllers in version 2 itself")

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from headway import Client
-from tests.support.agents import running_agent, until
+from tests.support.agents import running_agent
 from tests.support.s3 import bucket
 from tests.support.scripted_server import ScriptedServer
 from tests.support.upped import Upped, upped
+from tests.support.waiting import until
 
 
 def spooled(folder: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,8 @@ from headway.domain.lifecycle import Outcome
 from headway.domain.resources import Resources
 from tests.support.confined import ROOM, confining, python
 from tests.support.scripted_server import ScriptedServer
+
+HOG = "import time\nx = bytearray(300 * 2**20); x[::4096] = bytes(len(x[::4096]))\ntime.sleep(600)"
 
 
 @pytest.fixture(scope="module")
@@ -19,8 +22,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedServer]
 
 
 def test_memory_is_watched(server: ScriptedServer) -> None:
-    code = "import time\nx = bytearray(300 * 2**20); x[::4096] = bytes(len(x[::4096]))\ntime.sleep(600)"
-    ref = server.run(server.define(command=python(code), resources=ROOM))
+    ref = server.run(server.define(command=python(HOG), resources=ROOM))
     assert server.outcome(ref) is Outcome.OUT_OF_MEMORY
     assert server.error(ref)["excess"]["used"] > ROOM.memory
 
@@ -37,7 +39,12 @@ def test_the_disk_is_watched(server: ScriptedServer) -> None:
     assert server.outcome(ref) is Outcome.DISK_FULL
 
 
-def test_the_peak_is_what_the_watcher_saw(server: ScriptedServer) -> None:
-    code = "import time\nx = bytearray(100 * 2**20); x[::4096] = bytes(len(x[::4096]))\ntime.sleep(1)"
-    ref = server.run(server.define(command=python(code), resources=ROOM))
+def test_the_peak_is_what_the_watcher_saw(server: ScriptedServer, tmp_path: Path) -> None:
+    code = "import os, time\nx = bytearray(100 * 2**20); x[::4096] = bytes(len(x[::4096]))\nprint('ready', flush=True)"
+    code += f"\nwhile not os.path.exists('{tmp_path}/go'): time.sleep(0.01)"
+    ref = server.order(server.define(command=python(code), resources=ROOM))
+    server.wait(lambda: "ready" in server.text(ref))
+    server.run(server.define(command=python(HOG), resources=ROOM))  # ends when the watcher has looked
+    (tmp_path / "go").touch()
+    server.wait(lambda: ref in server.finished)
     assert (server.finished[ref].max_memory or 0) > 100 * 2**20

@@ -11,7 +11,8 @@ import pytest
 
 from headway.agent import tree
 from headway.control.access import KEPT_S
-from tests.support.cluster import Agent, Cluster, Server, cluster, eventually
+from tests.support.cluster import Agent, Cluster, Server, cluster
+from tests.support.waiting import eventually
 
 
 def functions_and_programs(made: Cluster) -> list[dict[str, object]]:

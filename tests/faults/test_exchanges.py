@@ -11,7 +11,8 @@ from headway.domain.lifecycle import State
 from headway.wire.exchange import Order
 from tests.support.checker_agent import HandAgent, failed, succeeded
 from tests.support.cluster import Cluster, cluster
-from tests.support.engine import ScriptedAgent, engine, eventually, function, submit
+from tests.support.engine import ScriptedAgent, engine, function, submit
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

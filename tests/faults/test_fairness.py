@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from tests.support.cluster import cluster, eventually
+from tests.support.cluster import cluster
+from tests.support.waiting import eventually
 
 
 async def test_a_paused_queue_stays_paused_and_shares_stay_counted_when_the_leading_server_is_killed(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 from collections.abc import Iterator
@@ -15,10 +14,11 @@ import pytest
 from headway import Client
 from headway.wire.http import Http
 from headway.wire.views.fleet import NodeView
-from tests.support.agents import running_agent, until
+from tests.support.agents import running_agent
 from tests.support.checker import assert_sound
 from tests.support.cluster import AGENT_TOKEN, TOKEN, Server
 from tests.support.upped import COMMAND, Upped, clean_environment, upped
+from tests.support.waiting import eventually, until
 
 MIB = 2**20
 
@@ -97,30 +97,24 @@ async def until_refused(http: Http, acknowledged: list[str]) -> int:
 
 
 async def until_accepted(http: Http, acknowledged: list[str]) -> None:
-    async with asyncio.timeout(120):
-        while True:
-            try:
-                status, ids = await answered(http, 20, 1000)
-            except (ConnectionError, TimeoutError):
-                continue
-            if status == 201:
-                acknowledged += ids
-                return
-            assert status == 503
-            await asyncio.sleep(0.05)
+    async def accepted() -> list[str]:
+        status, ids = await answered(http, 20, 1000)
+        assert status in (201, 503)
+        return ids if status == 201 else []
+
+    acknowledged += await eventually(accepted, away=(ConnectionError, TimeoutError))
 
 
 async def all_final(up: Upped, acknowledged: list[str]) -> None:
     ids = [int(i) for i in acknowledged]
-    async with asyncio.timeout(180):
-        await up.database_answers()
-        connection = await asyncpg.connect(up.dsn, server_settings={"search_path": "headway"})
-        try:
-            while await connection.fetchval("select count(*) from task_history where id = any($1::bigint[]) and state = 6", ids) < len(ids):
-                await asyncio.sleep(0.1)
-        finally:
-            await connection.close()
-        await assert_sound(up.dsn, ids)
+    await up.database_answers()
+    connection = await asyncpg.connect(up.dsn, server_settings={"search_path": "headway"})
+    try:
+        question = "select count(*) = $2 from task_history where id = any($1::bigint[]) and state = 6"
+        await eventually(lambda: connection.fetchval(question, ids, len(ids)), what="all have succeeded")
+    finally:
+        await connection.close()
+    await assert_sound(up.dsn, ids)
 
 
 async def test_a_node_without_room_takes_no_tasks_says_why_and_takes_them_again(dsn: str, small_disk: Path, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import asyncpg
 import msgspec
 
 from headway.wire.http import Http
-from tests.support.cluster import TOKEN, Server, eventually
+from tests.support.cluster import TOKEN, Server
+from tests.support.waiting import eventually
 from tests.support.windows import Taken, assert_within
 
 RATE, BURST = 120.0, 60  # a second, at once
@@ -56,7 +57,7 @@ async def test_three_servers_keep_to_one_limit_though_one_is_killed(dsn, tmp_pat
             await eventually(lambda server=server: knows_the_limit(server, token), what=f"{server.name} hears of the tenant")
         began, taken = time.monotonic(), list[Taken]()
         floods = [asyncio.create_task(flood(server, token, size, taken)) for server in servers for size in (1, 5)]
-        await eventually(lambda: asyncio.sleep(0, len(taken) > ENOUGH / 2), what="half of it is used")
+        await eventually(lambda: len(taken) > ENOUGH / 2, what="half of it is used")
         servers[1].kill()
         await asyncio.gather(*floods)
         took_s = time.monotonic() - began

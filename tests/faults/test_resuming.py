@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 
 from tests.faults import resuming_tasks
-from tests.support.cluster import TOUGH, Cluster, cluster, eventually
+from tests.support.cluster import TOUGH, Cluster, cluster
+from tests.support.waiting import eventually
 
 SMALL = TOUGH["resources"]
 # A machine that stands still for three seconds is no second loss of a node.

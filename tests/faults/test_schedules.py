@@ -7,7 +7,8 @@ import signal
 
 import msgspec
 
-from tests.support.cluster import Cluster, cluster, eventually
+from tests.support.cluster import Cluster, cluster
+from tests.support.waiting import eventually
 
 NAMES = 5
 

@@ -6,7 +6,8 @@ import signal
 
 import asyncpg
 
-from tests.support.cluster import Cluster, cluster, eventually
+from tests.support.cluster import Cluster, cluster
+from tests.support.waiting import eventually
 
 # Who wrote a lease, and who led when it was written. Each server logs in under a name of its own.
 AUDIT = """

@@ -13,10 +13,11 @@ import pytest
 from headway.agent import tree
 from headway.domain.lifecycle import Outcome
 from headway.domain.resources import Resources
-from tests.support.agents import AgentProcess, alive, until
+from tests.support.agents import AgentProcess, alive
 from tests.support.confined import LEVELS, MIB, confining, need_groups, need_sandbox, python
 from tests.support.processes import command_line
 from tests.support.scripted_server import ScriptedServer
+from tests.support.waiting import until
 
 CPUS = os.sched_getaffinity(0)
 ROOM = Resources(cpus_milli=2000, memory=256 * MIB, disk=64 * MIB)

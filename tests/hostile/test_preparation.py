@@ -12,9 +12,10 @@ import pytest
 from headway.agent.scratch import remove
 from headway.domain.content import Content
 from headway.domain.lifecycle import Outcome
-from tests.support.agents import AgentProcess, running_agent, until
+from tests.support.agents import AgentProcess, running_agent
 from tests.support.confined import ROOM, confining, need_sandbox
 from tests.support.scripted_server import ScriptedServer
+from tests.support.waiting import until
 
 DEEP = "import os\nfor _ in range(3000):\n    os.mkdir('d'); os.chdir('d')"
 

@@ -16,9 +16,10 @@ import pytest
 from headway.agent import seccomp
 from headway.agent.sandbox import Sandbox
 from headway.domain.lifecycle import Outcome
-from tests.support.agents import AgentProcess, alive, until
+from tests.support.agents import AgentProcess, alive
 from tests.support.confined import ROOM, confining, is_root, need_sandbox, python, shell
 from tests.support.scripted_server import ScriptedServer
+from tests.support.waiting import until
 
 TOKEN = "hw_agent_secret_of_this_test"
 # Seconds to sleep by which these tests find their own processes; others may run the same tests now.

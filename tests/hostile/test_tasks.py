@@ -17,10 +17,11 @@ import pytest
 from headway.agent import tree
 from headway.domain.lifecycle import Outcome
 from headway.domain.stages import Stage
-from tests.support.agents import AgentProcess, until
+from tests.support.agents import AgentProcess
 from tests.support.confined import LEVELS, ROOM, confining, need_groups, need_sandbox, python, shell
 from tests.support.processes import command_line
 from tests.support.scripted_server import ScriptedServer
+from tests.support.waiting import until
 
 QUICKLY_S = 60.0  # for a task that does nothing, beside the hostile one
 MARK = f"headway-hostile-{os.getpid()}-mark"  # of processes of these tests, in their command lines; others may run the same tests now
@@ -108,7 +109,7 @@ def test_they_end_too_when_it_is_cancelled(server: ScriptedServer, level: str) -
 
 
 def test_children_that_nobody_waits_for_do_not_fill_the_node(server: ScriptedServer, level: str) -> None:
-    code = "import os, time\nfor _ in range(40):\n  if not os.fork(): os._exit(0)\ntime.sleep(0.2)"
+    code = "import os\nfor _ in range(40):\n  if not (pid := os.fork()): os._exit(0)\n  os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)"
     for _ in range(3):
         ref = server.run(server.define(command=python(code), isolation=level, resources=ROOM))
         assert server.outcome(ref) is Outcome.SUCCEEDED

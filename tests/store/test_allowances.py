@@ -16,7 +16,8 @@ from headway.domain.lifecycle import State
 from headway.domain.tenant import Subscription
 from headway.errors import Forbidden, HeadwayError, IdempotencyConflict, InvalidInput, LimitExceeded, TooLarge
 from headway.policy.holding import LONG
-from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of, submit
+from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
+from tests.support.waiting import eventually
 from tests.support.windows import Taken, assert_within
 
 
@@ -63,7 +64,7 @@ async def test_who_waits_as_long_as_told_is_served(dsn):
         await subscribe(core, rate_per_hour=3_600, burst=2)
         with pytest.raises(LimitExceeded) as refused:
             await _many_times(core, 100)  # a slow machine earns more while it asks
-        await asyncio.sleep(refused.value.retry_after + 0.01)
+        await asyncio.sleep(refused.value.retry_after + 0.01)  # what the client is told to do is what is tested
         await many(core, 1)
 
 
@@ -356,10 +357,9 @@ async def test_who_gives_up_while_it_asks_leaves_its_tenant_free_to_ask_again(ds
         one, two = await tenants_with(core, 2, rate_per_hour=0.001, burst=10)
         counted.gate.clear()
         first = asyncio.ensure_future(counted.allowances.take(one, 1))
-        while not counted.transactions:
-            await asyncio.sleep(0)
+        await eventually(lambda: counted.transactions)
         waits = asyncio.ensure_future(counted.allowances.take(two, 4))
-        await asyncio.sleep(0)  # now it waits for the next one
+        await eventually(lambda: counted.allowances._waiting, what="it waits for the next one")
         waits.cancel()
         await asyncio.wait([waits])
         again = asyncio.ensure_future(counted.allowances.take(two, 4))

@@ -7,7 +7,8 @@ import pytest
 
 from headway.domain.lifecycle import Outcome, State
 from headway.errors import InvalidInput
-from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of, submit
+from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
+from tests.support.waiting import eventually
 
 SOON = "5s"  # what shall begin in time has so long on a busy machine
 

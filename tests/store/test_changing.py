@@ -13,8 +13,9 @@ from headway.control.core import Core
 from headway.domain.lifecycle import State
 from headway.errors import Conflict, InvalidInput, NotFound
 from headway.store.queries import query
-from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of, submit
+from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
 from tests.support.ordering import LONG, nothing_comes, tenant
+from tests.support.waiting import eventually
 
 
 async def row(core: Core, task: int) -> Any:

@@ -12,7 +12,8 @@ from headway.control.leader import DUTIES, Leader
 from headway.domain.lifecycle import Outcome, State
 from headway.errors import StaleEpoch, Unavailable
 from headway.store.queries import query
-from tests.support.engine import ScriptedAgent, done, engine, eventually, function, listening, state_of, submit
+from tests.support.engine import ScriptedAgent, done, engine, function, listening, state_of, submit
+from tests.support.waiting import eventually
 
 
 async def test_a_task_is_leased_run_and_finished_once(dsn):

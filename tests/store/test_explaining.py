@@ -11,8 +11,9 @@ from headway.domain.queues import Queue, hours_of
 from headway.domain.resources import Resources
 from headway.policy.room import Kept
 from headway.store.queries import query
-from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of, submit
+from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
 from tests.support.ordering import LONG, explained, tenant
+from tests.support.waiting import eventually
 
 
 async def test_a_waiting_task_is_explained_in_the_planners_words_with_an_estimate(dsn):

@@ -16,8 +16,9 @@ from headway.domain.spec import TaskSpec
 from headway.errors import ImpossibleTree
 from headway.policy.firing import Fate
 from headway.wire.exchange import Finished
-from tests.support.engine import ScriptedAgent, engine, eventually, function, submit
+from tests.support.engine import ScriptedAgent, engine, function, submit
 from tests.support.scheduling import HOUR, apply, due_without_start, fetch, has_fired, make_due
+from tests.support.waiting import eventually
 
 
 async def test_a_run_that_cannot_be_done_in_time_fails_with_the_reason_and_an_alert(dsn):

@@ -12,7 +12,8 @@ from headway.api.tree_views import tree_view
 from headway.control.core import Core
 from headway.domain.lifecycle import Outcome, State
 from headway.errors import InvalidInput
-from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of, submit
+from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
+from tests.support.waiting import eventually
 
 
 async def result_of(core: Core, task: int) -> Any:

@@ -11,7 +11,8 @@ import pytest
 
 from headway.api.serve import _listen, _Server, _uvicorn
 from headway.control.core import Core
-from tests.support.engine import ScriptedAgent, engine, eventually, function
+from tests.support.engine import ScriptedAgent, engine, function
+from tests.support.waiting import eventually
 
 TOKEN = "front-token"
 LIMIT = 20_000
@@ -224,8 +225,11 @@ async def test_a_call_that_waits_is_answered_when_the_server_ends(dsn: str) -> N
         wire.say(
             post(f"/v1/nodes/{agent.id}/exchange", msgspec.json.encode({"boot": agent.boot, "sequence": 2**40, "wait_s": 60.0}))
         )
-        async with asyncio.timeout(30):
-            while (session := served.core.sessions.by_node.get(agent.id)) is None or not session.polls:
-                await asyncio.sleep(0.01)
+
+        def waits() -> bool:
+            session = served.core.sessions.by_node.get(agent.id)
+            return session is not None and bool(session.polls)
+
+        await eventually(waits)
     assert (await wire.answer())[0] == 200
     assert await wire.closed()

@@ -9,7 +9,8 @@ from headway.control.impossible import PART_S
 from headway.domain.lifecycle import State
 from headway.store.queries import query
 from headway.wire.exchange import ErrorInfo
-from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of, submit
+from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
+from tests.support.waiting import eventually
 
 LARGE = {"resources": {"cpus": 4, "memory": "64MiB"}, "preemptible": False}
 SMALL = {"resources": {"cpus": 0.5, "memory": "64MiB"}}

@@ -10,7 +10,8 @@ from headway.domain.resources import TIERS
 from headway.domain.spec import ResourcesSpec, TaskSpec
 from headway.domain.task import decode
 from headway.policy.tiers import larger
-from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of, submit
+from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
+from tests.support.waiting import eventually
 
 AGAIN = {"attempts": 5, "retry": {"interval": 0, "jitter": 0}}
 

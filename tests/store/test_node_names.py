@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headway.errors import Conflict
-from tests.support.engine import ScriptedAgent, engine, eventually, submit
+from tests.support.engine import ScriptedAgent, engine, submit
+from tests.support.waiting import eventually
 
 
 async def test_a_second_machine_does_not_take_the_tasks_of_a_living_one_with_its_name(dsn):

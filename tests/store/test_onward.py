@@ -10,7 +10,8 @@ import pytest
 from headway.control.onward import Onward
 from headway.domain.lifecycle import State
 from headway.errors import Unavailable
-from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of, submit
+from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
+from tests.support.waiting import eventually
 
 
 def chain(count: int, **fields: Any) -> list[dict[str, Any]]:

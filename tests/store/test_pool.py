@@ -11,6 +11,7 @@ import pytest
 from headway.errors import Unavailable
 from headway.store.database import Database
 from headway.store.pool import Pool
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ async def test_the_connection_that_was_used_last_is_lent_first(pool: Pool) -> No
 async def test_who_waits_gets_what_comes_back(pool: Pool) -> None:
     first, _ = await pool.take(1), await pool.take(1)
     waiting = asyncio.create_task(pool.take(30))
-    await asyncio.sleep(0)
+    await eventually(lambda: len(pool._waiting) == 1)
     pool.give(first)
     assert await waiting is first
 
@@ -39,7 +40,7 @@ async def test_who_waits_gets_what_comes_back(pool: Pool) -> None:
 async def test_who_waits_makes_a_new_one_when_one_is_dropped(pool: Pool) -> None:
     first, second = await pool.take(1), await pool.take(1)
     waiting = asyncio.create_task(pool.take(30))
-    await asyncio.sleep(0)
+    await eventually(lambda: len(pool._waiting) == 1)
     pool.drop(first)
     third = await waiting
     assert third not in (first, second)
@@ -58,7 +59,7 @@ async def test_all_lent_for_too_long_is_unavailable_and_costs_no_place(pool: Poo
 async def test_one_that_gave_up_waiting_is_passed_over(pool: Pool) -> None:
     first, _ = await pool.take(1), await pool.take(1)
     gone, waiting = asyncio.create_task(pool.take(30)), asyncio.create_task(pool.take(30))
-    await asyncio.sleep(0)
+    await eventually(lambda: len(pool._waiting) == 2)
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
     pool.give(first)
@@ -107,7 +108,10 @@ async def test_a_cancelled_statement_closes_its_connection(dsn: str) -> None:
 
     running = asyncio.create_task(slow())
     await began.wait()
-    await asyncio.sleep(0.05)
+    other = await asyncpg.connect(dsn)
+    question = "select exists (select from pg_stat_activity where query = 'select pg_sleep(60)' and state = 'active')"
+    await eventually(lambda: other.fetchval(question), what="the statement runs")
+    await other.close()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert lent[0].is_closed()

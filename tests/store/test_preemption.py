@@ -11,7 +11,8 @@ from headway.control.core import Core
 from headway.domain.lifecycle import Outcome, State
 from headway.errors import Conflict
 from headway.wire.exchange import Control, Notice, Order
-from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of, submit
+from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
+from tests.support.waiting import eventually
 
 WHOLE = {"cpus": 2, "memory": "1GiB"}  # all the CPU of a scripted node, a part of its memory
 LONG = {"execution_cap": "20h", "resources": WHOLE}

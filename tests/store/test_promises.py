@@ -11,7 +11,8 @@ from headway.control.outlook import PlanState
 from headway.control.promises import _Count
 from headway.domain.queues import Queue
 from headway.errors import CannotPromise
-from tests.support.engine import ScriptedAgent, engine, eventually, function, submit
+from tests.support.engine import ScriptedAgent, engine, function, submit
+from tests.support.waiting import eventually
 
 WHOLE = {"cpus": 1}  # of the node
 

@@ -11,8 +11,9 @@ from headway.control.core import Core
 from headway.domain.lifecycle import State
 from headway.domain.queues import Queue, Runs
 from headway.errors import Conflict, InvalidInput, NotFound
-from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of, submit
+from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
 from tests.support.ordering import LONG, codes, explained, nothing_comes, tenant
+from tests.support.waiting import eventually
 
 # Queues
 

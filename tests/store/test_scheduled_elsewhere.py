@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from headway.control import timekeeper
-from tests.support.engine import engine, eventually, function, listening, submit
+from tests.support.engine import engine, function, listening, submit
+from tests.support.waiting import eventually
 
 
 async def test_a_task_stored_by_another_server_comes_due_without_waiting_for_the_next_look(dsn, monkeypatch):

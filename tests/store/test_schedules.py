@@ -14,8 +14,9 @@ from headway.domain.spec import TaskSpec
 from headway.domain.task import Category
 from headway.errors import InvalidInput, LimitExceeded, NotFound, StaleEpoch, UnsatisfiableResources
 from headway.policy.firing import Fate, Kind
-from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of
+from tests.support.engine import ScriptedAgent, engine, function, state_of
 from tests.support.scheduling import HOUR, apply, due_without_start, fates, fetch, firings, has_fired, make_due
+from tests.support.waiting import eventually
 
 
 async def test_a_schedule_fires_at_once_and_its_task_is_periodic(dsn):

@@ -6,7 +6,8 @@ import asyncio
 
 from headway.control import sweeper
 from headway.errors import Unavailable
-from tests.support.engine import ScriptedAgent, engine, eventually, function, submit
+from tests.support.engine import ScriptedAgent, engine, function, submit
+from tests.support.waiting import eventually
 
 _SWEPT = "select vacuum_count from pg_stat_user_tables where schemaname = 'headway' and relname = 'task'"
 
@@ -59,7 +60,7 @@ async def test_a_sweep_that_fails_is_not_the_last_one(dsn, monkeypatch):
         monkeypatch.setattr(core.sweeper, "sweep", away)
         core.sweeper.after = 1
         core.bus.ended([1])
-        await eventually(lambda: asyncio.sleep(0, bool(tried)))
+        await eventually(lambda: tried)
         core.bus.ended([2])
         async with asyncio.timeout(60):
             await done.wait()

@@ -12,7 +12,8 @@ from headway.control.core import Core
 from headway.domain.lifecycle import State
 from headway.errors import Conflict, NotFound
 from tests.store.test_tree_levels import agrees, diamond, left, submit_strict, tree_state
-from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of, submit
+from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
+from tests.support.waiting import eventually
 
 
 async def states(core: Core, ids: list[int]) -> list[str]:

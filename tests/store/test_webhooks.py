@@ -15,8 +15,9 @@ from headway.control.webhooks import Owner, implicit_name
 from headway.domain.lifecycle import Outcome
 from headway.errors import Conflict, InvalidInput, NotFound
 from headway.policy import webhook as policy
-from tests.support.engine import ScriptedAgent, engine, eventually, function, submit
+from tests.support.engine import ScriptedAgent, engine, function, submit
 from tests.support.receiver import Got, Receiver, receiver
+from tests.support.waiting import eventually
 
 LOOPBACK = {"webhook_networks": "127.0.0.0/8"}
 ME = Owner(1, admin=True)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -18,8 +17,8 @@ from headway.agent import tree
 from headway.agent.scratch import remove
 from headway.config import Settings
 from tests.support.groups import delegated, enter
+from tests.support.waiting import until
 
-T = TypeVar("T")
 _RUN = (
     "import sys, msgspec; from headway.config import Settings; from headway.agent.main import run; "
     "sys.exit(run(msgspec.json.decode(sys.argv[1], type=Settings)))"
@@ -82,15 +81,6 @@ def running_agent(folder: Path, url: str, **settings: Any) -> Iterator[AgentProc
         yield agent
     finally:
         agent.clean_up()
-
-
-def until(condition: Callable[[], T | None], timeout: float = 120.0) -> T:
-    """Wait for something outside Python to become true; returns it."""
-    deadline = time.monotonic() + timeout
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
-    return found
 
 
 def alive(pid: int) -> bool:

@@ -13,11 +13,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import asyncpg
 import msgspec
@@ -31,15 +30,15 @@ from tests.support.checker import assert_sound
 from tests.support.databases import FAST
 from tests.support.processes import command_line
 from tests.support.upped import clean_environment
+from tests.support.waiting import PATIENCE_S, eventually, until
 
-T = TypeVar("T")
 COMMAND = [sys.executable, "-m", "headway.cli.main"]
 ROOT = Path(__file__).parents[2]
 TOKEN, AGENT_TOKEN = "hw_admin_faults", "hw_agent_faults"
 # Not shorter: a shared machine may stand still for a second, and that is a reason to fence, not a defect.
 LIVENESS = {"HEARTBEAT_S": "0.3", "FENCE_S": "2.5", "LOST_S": "4.2", "DUTY_LEASE_S": "4", "HOLD_S": "30"}
-# A machine that is busy may be late: nothing waits this long unless something is wrong.
-PATIENCE_S = 180.0
+# A database or server that is away is no answer yet.
+AWAY = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 
 class Process:
@@ -151,14 +150,15 @@ class Agent(Process):
         """The machine's plug is pulled: nothing of it is left, nobody restarts anybody."""
         if self.popen is not None and self.popen.poll() is None:
             self.popen.send_signal(signal.SIGSTOP)
-        for _ in range(20):
+
+        def gone() -> bool:
             pids = self.marked()
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            if not pids:
-                break
-            time.sleep(0.01)  # zombies of a killed parent are taken by init in their own time
+            return not pids
+
+        until(gone, what=f"nothing of {self.name} is left")
         self.kill()
 
 
@@ -221,7 +221,7 @@ class Cluster:
 
     async def until(self, question: str, *values: object, seconds: float = PATIENCE_S) -> Any:
         """Ask the database until the first value of the answer is true."""
-        return await eventually(lambda: self.fetchval(question, *values), seconds=seconds, what=question)
+        return await eventually(lambda: self.fetchval(question, *values), seconds=seconds, what=question, away=AWAY)
 
     async def until_node(self, name: str, word: str) -> None:
         states = {"up": 0, "lost": 1, "gone": 2}
@@ -332,18 +332,3 @@ async def cluster(
         raise
     finally:
         made.end()
-
-
-async def eventually(check: Callable[[], Awaitable[T | None]], *, seconds: float = PATIENCE_S, what: str = "") -> T:
-    """Wait until the check gives something true. A database or server that is away is no answer yet."""
-    deadline = time.monotonic() + seconds
-    last: BaseException | None = None
-    while time.monotonic() < deadline:
-        try:
-            value = await check()
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            value, last = None, error
-        if value:
-            return value
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"it did not happen within {seconds} s: {what}{f' ({last!r})' if last else ''}")

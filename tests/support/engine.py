@@ -109,11 +109,3 @@ async def listening(core: Core, servers: int) -> bool:
         own = "datname = current_database() and application_name = 'headway notify'"
         said = await connection.fetch(f"select query from pg_stat_activity where {own}")
         return len([row for row in said if "pg_notify" in row["query"]]) == servers
-
-
-async def eventually(check: Any, *, seconds: float = 120.0) -> Any:
-    """Wait until an async check gives something true."""
-    async with asyncio.timeout(seconds):
-        while not (value := await check()):
-            await asyncio.sleep(0.01)
-    return value

@@ -19,6 +19,7 @@ from pathlib import Path
 from headway.domain.resources import Resources
 from tests.support.confined import MIB, python, shell
 from tests.support.scripted_server import ScriptedServer
+from tests.support.waiting import until
 
 ROOM = Resources(cpus_milli=500, memory=128 * MIB, disk=64 * MIB)
 OWN = Resources(cpus_milli=500, memory=128 * MIB, disk=256 * MIB)
@@ -72,7 +73,7 @@ class Compared:
 def neighbour(server: ScriptedServer, kind: str, counter: Path) -> Iterator[None]:
     counter.unlink(missing_ok=True)
     ref = server.order(server.define(command=python(NEIGHBOURS[kind].format(path=str(counter))), resources=OWN))
-    _until(lambda: counter.exists() and _count(counter) > 0)
+    until(lambda: counter.exists() and _count(counter) > 0, what="the neighbour begins")
     try:
         yield
     finally:
@@ -117,10 +118,3 @@ def _count(counter: Path) -> int:
             return 0
         with mmap.mmap(file.fileno(), 8, access=mmap.ACCESS_READ) as shared:
             return int(struct.unpack_from("q", shared, 0)[0])
-
-
-def _until(condition) -> None:  # type: ignore[no-untyped-def]
-    until = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < until, "the neighbour did not begin"
-        time.sleep(0.01)

@@ -8,8 +8,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import until
+
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests", "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}
-WAIT_S = 60.0
 
 
 @contextmanager
@@ -38,16 +37,12 @@ def bucket(name: str) -> Iterator[dict[str, str]]:
 
 
 def _make(url: str, server: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + WAIT_S
-    while True:
-        try:
-            urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=10).close()
-        except (OSError, urllib.error.URLError):
-            assert server.poll() is None, "the S3 server ended"
-            assert time.monotonic() < until, "the S3 server did not start"
-            time.sleep(0.1)
-        else:
-            return
+    def made() -> bool:
+        assert server.poll() is None, "the S3 server ended"
+        urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=10).close()
+        return True
+
+    until(made, what="the S3 server starts", away=(OSError,))
 
 
 def _installed() -> str:

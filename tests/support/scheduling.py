@@ -10,7 +10,8 @@ import msgspec
 from headway.control.core import Core
 from headway.domain.schedule import Scheduled
 from headway.policy.firing import Fate
-from tests.support.engine import eventually, function
+from tests.support.engine import function
+from tests.support.waiting import eventually
 
 HOUR = datetime.timedelta(hours=1)
 

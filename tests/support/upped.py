@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -15,6 +14,7 @@ from pathlib import Path
 import asyncpg
 
 from headway.embedded import postmaster
+from tests.support.waiting import eventually
 
 # A busy machine may stand still for seconds: that is a reason to fence, not a defect, and no test waits for it in vain.
 LIVENESS = {"HEADWAY_FENCE_S": "20", "HEADWAY_LOST_S": "25"}
@@ -62,16 +62,10 @@ class Upped:
         finally:
             await connection.close()
 
-    async def database_answers(self, timeout: float = 120.0) -> None:
+    async def database_answers(self) -> None:
         """Returns once the database accepts connections again."""
-        async with asyncio.timeout(timeout):
-            while True:
-                try:
-                    await self.fetchval("select 1")
-                except (OSError, asyncpg.PostgresError):
-                    await asyncio.sleep(0.05)
-                else:
-                    return
+        what = "the database answers"
+        await eventually(lambda: self.fetchval("select 1"), what=what, away=(OSError, asyncpg.PostgresError))
 
     def family(self) -> list[int]:
         """Every process that came from it: children, their children, and so on."""

@@ -17,7 +17,7 @@ from headway.agent.disk_count import ENTRY, count
 from headway.agent.disk_guard import Guard, at_least
 from headway.agent.disk_hold import Holder
 from headway.agent.disk_members import One
-from tests.support.agents import until
+from tests.support.waiting import until
 
 MIB = 2**20
 WRITER = """

@@ -19,7 +19,7 @@ from headway.agent.disk_members import One
 from headway.agent.disk_process import ENTRY, adopt
 from headway.agent.disk_watch import Watch
 from headway.agent.freeze import Freezer
-from tests.support.agents import until
+from tests.support.waiting import until
 
 CPUS = os.sched_getaffinity(0)
 STARTS = """

@@ -10,6 +10,7 @@ import pytest
 
 import headway.agent.scratch as scratch_module
 from headway.agent.scratch import CHECKPOINT, SETTLED_NS, Scratch, put
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -21,9 +22,8 @@ def settled(scratch: Scratch) -> str:
     """A folder that was used before and whose change time is old enough to tell something."""
     path = scratch.take()
     scratch.give_back(path)
-    until = os.stat(f"{path}/{CHECKPOINT}").st_ctime_ns + SETTLED_NS
-    while time.time_ns() <= until:
-        time.sleep(0.01)
+    settles = os.stat(f"{path}/{CHECKPOINT}").st_ctime_ns + SETTLED_NS
+    until(lambda: time.time_ns() > settles)
     assert scratch.take() == path
     return path
 
