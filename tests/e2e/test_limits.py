@@ -100,7 +100,9 @@ def test_a_cpu_quota_holds(server: ScriptedServer, level: str) -> None:
     spin = "import time\nend = time.monotonic() + 1.5\nwhile time.monotonic() < end: pass"
     ref = server.run(server.define(command=python(spin), isolation=level, resources=Resources(cpus_milli=300, memory=128 * MIB)))
     assert server.outcome(ref) is Outcome.SUCCEEDED
-    assert (server.finished[ref].cpu_ms or 0) < 1000  # 450 by the quota, and what it had before it was moved under it
+    ended = server.finished[ref]
+    took_ms = ended.ended_ms - ended.started_ms  # on a slow machine Python's own start takes a second more
+    assert 0 < (ended.cpu_ms or 0) < 0.3 * took_ms + 500  # and what it had before it was moved under its quota
 
 
 def direct(which: str, size: int) -> tuple[str, ...]:
