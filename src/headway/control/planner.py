@@ -32,7 +32,7 @@ from headway.policy.placement import Board, Gate, NodeRoom, Placed, Round
 from headway.policy.preemption import Space
 from headway.policy.promotion import top_k
 from headway.policy.room import Rooms
-from headway.policy.short_way import fit
+from headway.policy.short_way import fit, nobody_is_passed
 from headway.store.database import Database
 from headway.store.queries import query
 from headway.wire.exchange import Order
@@ -137,7 +137,7 @@ class Planner:
             counts[node] = counts.get(node, 0) + count
             self.conditions.pressure.freed(count, self.rooms.part(shape))
             self.counting.happened(node)
-        if self.counting.due or not self.board.empty:
+        if self.counting.due or self.board.hungry or self.board.going:
             self.wake.set()
         return counts
 
@@ -170,11 +170,13 @@ class Planner:
 
     @property
     def may_reserve(self) -> bool:
-        """Whether we plan and nothing waits."""
-        return self.board.empty and self._epoch >= 0 and self.leader.leads("planner")
+        """Whether we plan and nothing waits that might go, by what the last round knew of queues and peak."""
+        conditions = self.conditions
+        idle = self._epoch >= 0 and nobody_is_passed(self.board, conditions.gate, tight=conditions.tight)
+        return idle and self.leader.leads("planner")
 
     def reserve(self, tasks: dict[Group, list[Key]], freed: Freed | None = None) -> dict[int, int] | None:
-        """Room for these tasks now, as task -> node; None unless we plan, nothing else waits, and all of them fit at once. `freed`: by
+        """Room for these tasks now, as task -> node; None unless we plan, nobody else is passed, and all of them fit at once. `freed`: by
         attempts that have ended and will be told of when that is stored."""
         if not self.may_reserve:
             return None
@@ -184,7 +186,10 @@ class Planner:
         known = {at: count for at, count in (freed or {}).items() if at[0] in self.rooms and at[2] in self.definitions.shapes}
         for (node, *group), count in known.items():
             self.board.hold(node, (group[0], group[1]), -count)
-        plan = fit(self.board, tasks, self._round())
+        asked = self._round()
+        plan = None
+        if nobody_is_passed(self.board, asked.gate, tight=self.board.is_tight(asked)):  # a queue may have opened since the last round
+            plan = fit(self.board, tasks, asked)
         for (node, *group), count in known.items():
             self.board.hold(node, (group[0], group[1]), count)
         if plan is None:

@@ -1,14 +1,32 @@
-"""Room for tasks that have just come, when nothing else waits: leased by the commit that admits them, all or none."""
+"""Room for tasks that have just come, when nothing else waits that might go: leased by the commit that admits them, all or none."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from headway.policy.order import Group, Key
 from headway.policy.placement import Board, Gate, Placed, Round
 
 NOTHING = datetime.timedelta()
+MOST_LOOKED = 64  # tenants at their quota; with more of them waiting the planner's round is not dearer
+
+GateOf = Callable[[int, bool], Gate]
+
+
+def nobody_is_passed(board: Board, gate: GateOf, *, tight: bool) -> bool:
+    """Whether nothing waits that might go: only what a paused or closed queue holds back, or the quota of its tenant."""
+    if board.hungry:
+        return False
+    left = MOST_LOOKED
+    for shape, lane in board.lanes.items():
+        if gate(shape, tight) is Gate.CLOSED:
+            continue
+        left -= len(lane.tenants)
+        need = board.rooms.need(shape)
+        if left < 0 or any(board.usage.allowance(tenant, need, 1) for tenant in lane.tenants):
+            return False
+    return True
 
 
 def fit(board: Board, tasks: Mapping[Group, list[Key]], asked: Round) -> list[Placed] | None:
