@@ -222,7 +222,7 @@ class Planner:
                 continue
             if self.board.usage.allowance(tenant, self.rooms.need(shape), 1):
                 found.append(((tenant, shape), first))
-        entitled = self.board.usage.is_entitled  # the others stop only their own tasks
+        entitled = self.board.usage.may_stop_others  # the others stop only their own tasks
         return sorted(found, key=lambda late: (not entitled(late[0][0]), late[1]))[:most]
 
     def spaces(self) -> list[Space]:

@@ -123,7 +123,7 @@ class Preemption:
         for group, key in overdue:
             row, asked = rows.get(key[2]), self.definitions.shapes.get(group[1])
             if row is not None and asked is not None and row["shape"] == group[1]:
-                entitled = self.planner.board.usage.is_entitled(group[0])
+                entitled = self.planner.board.usage.may_stop_others(group[0])
                 late = Late(key[2], asked, row["category"] == Category.URGENT, row["cap_ms"] / 1000, group[0], entitled)
                 found.append(Waiting(late, group, key))
         return found

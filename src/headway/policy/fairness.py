@@ -52,8 +52,9 @@ class Usage:
     capacity: Sequence[int] = ()
     tenants: dict[int, _Held] = field(default_factory=dict)
     weight: float = 0.0  # of all tenants that hold or wait
-    level: float = 1.0  # what a tenant is entitled to: at least what all of them could have at the same time
+    level: float = 1.0  # what a tenant is entitled to in the order: at least what all of them could have at the same time
     asked: float = 0.0  # what all could have, given that some ask for less: see `divide`
+    evenly: bool = False  # the order goes by equal parts, whatever they ask for
     _inverse: list[float] = field(default_factory=list)
 
     def resize(self, capacity: Sequence[int]) -> None:
@@ -109,12 +110,17 @@ class Usage:
         """Whether it holds less than an equal part, or has nobody to share with."""
         return self.share(tenant) * self.weight < 1.0 or len(self.tenants) <= 1
 
-    def is_entitled(self, tenant: int) -> bool:
-        """Whether it holds less than its part, or has nobody to share with."""
-        return self.share(tenant) < self.level or len(self.tenants) <= 1
+    def may_stop_others(self, tenant: int) -> bool:
+        """Whether it holds less than what the others leave to it, or has nobody to share with.
 
-    def divide(self, due: Mapping[int, float], utilisation: float) -> None:
-        """Raise the level to what everyone can have when nobody takes more than it holds and has `due`, both as parts of the fleet.
+        Also when more is due than fits, and the order goes by equal parts: an equal part of a thousand may be less than one task, and
+        what the others hold and have due is counted, so nobody comes to more than them by stopping their tasks.
+        """
+        return self.share(tenant) < max(self.level, self.asked) or len(self.tenants) <= 1
+
+    def divide(self, due: Mapping[int, float], utilisation: float, *, evenly: bool = False) -> None:
+        """Raise the level to what everyone can have when nobody takes more than it holds and has `due`, both as parts of the fleet;
+        with `evenly` only for who may stop others: the order goes by equal parts.
 
         Shares of several resources do not add up to one: what is held now stands for `utilisation`.
         """
@@ -125,6 +131,7 @@ class Usage:
             if tenant in found:
                 found[tenant] += part / weights[tenant]
         self.asked = water_level([(share, weights[tenant]) for tenant, share in found.items()], whole)
+        self.evenly = evenly
         self._weigh(self.weight)
 
     def divide_evenly(self) -> None:
@@ -178,7 +185,7 @@ class Usage:
 
     def _weigh(self, weight: float) -> None:
         self.weight = weight
-        self.level = max(1.0 / weight if weight > 0 else 1.0, self.asked)
+        self.level = max(1.0 / weight if weight > 0 else 1.0, 0.0 if self.evenly else self.asked)
 
 
 def water_level(asked: Iterable[tuple[float, float]], whole: float) -> float:

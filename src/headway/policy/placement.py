@@ -287,8 +287,8 @@ class Board:
         """
         due = census.due(self.going, self.rooms) if due_first else {}
         self.flooded = sum(due.values()) > 1.0
-        if due_first and not self.flooded:
-            self.usage.divide(due, self.rooms.utilisation())
+        if due_first:
+            self.usage.divide(due, self.rooms.utilisation(), evenly=self.flooded)
         else:
             self.usage.divide_evenly()
 

@@ -214,7 +214,7 @@ class World:
                 found.append(entry)
         for entry in found:
             heapq.heappush(latest, entry)
-        entitled = self.board.usage.is_entitled
+        entitled = self.board.usage.may_stop_others
         return sorted(
             (late_of(task, _RESOURCES[shape], tenant, entitled=entitled(tenant)) for _, task, tenant, shape in found),
             key=lambda one: not one.entitled,

@@ -106,6 +106,42 @@ def test_a_tenant_is_entitled_to_no_less_than_an_equal_part_whatever_others_ask_
     assert usage.level == pytest.approx(1 / len(held))
 
 
+@given(st.dictionaries(st.integers(1, 8), st.integers(1, 5), min_size=2), st.dictionaries(st.integers(1, 8), st.floats(0, 1)))
+def test_whoever_stops_others_holds_so_little_that_all_could_have_as_much_of_what_they_ask_for(held, due):
+    usage = Usage()
+    usage.resize((40, 40))
+    for tenant, count in held.items():
+        usage.add(tenant, ((0, 1),), count)
+    usage.divide(due, utilisation=sum(held.values()) / 40, evenly=True)
+    assert usage.level == pytest.approx(1 / len(held)), "the order goes by equal parts"
+    asked = {tenant: usage.share(tenant) + due.get(tenant, 0.0) for tenant in held}
+    for tenant in held:
+        own = usage.share(tenant)
+        fits = sum(min(ask, own) for ask in asked.values()) < 1.0 - 1e-9
+        assert usage.may_stop_others(tenant) or not fits
+        assert own < 1 / len(held) or fits or not usage.may_stop_others(tenant)
+
+
+def test_when_more_is_due_than_fits_a_small_tenant_may_stop_others_and_one_with_a_backlog_not():
+    board = Board({1: Resources(cpus_milli=1)})
+    board.add_node(NodeRoom(1, "n1", Capacity(40, 100, 100)))
+    board.resize()
+    held = {1: 26, 2: 4, **dict.fromkeys(range(3, 13), 1)}  # an equal part is 3.3 of 40
+    for tenant, count in held.items():
+        board.hold(1, (tenant, 1), count)
+    for tenant, count in {1: 100, 2: 1}.items():
+        head = board.heads[(tenant, 1)] = Head(more=False)
+        head.keys += [(BASE, 1000, 1000 * tenant + task) for task in range(count)]
+        board.touched((tenant, 1))
+    board.place(Round(1, BASE, due_first=True))
+    board.divide(due_first=True)
+    assert board.flooded
+    assert board.usage.level == pytest.approx(1 / 12)
+    assert {tenant for tenant in held if board.usage.may_stop_others(tenant)} == set(held) - {1}
+    board.divide(due_first=False)
+    assert not board.usage.may_stop_others(2), "only while urgent tasks come is it counted what each asks for"
+
+
 def two_tenants() -> Board:
     """One place. Tenant 1 holds two others and has a due task; tenant 2 holds nothing, and its task can wait an hour."""
     board = Board({1: Resources(cpus_milli=1)})
