@@ -6,13 +6,9 @@ import asyncio
 import socket
 import time
 
-import pytest
-
-from headway.control.leader import DUTIES, Leader
 from headway.domain.lifecycle import Outcome, State
-from headway.errors import StaleEpoch, Unavailable
-from headway.store.queries import query
-from tests.support.engine import ScriptedAgent, done, engine, function, listening, state_of, submit
+from headway.errors import Unavailable
+from tests.support.engine import ScriptedAgent, done, engine, function, state_of, submit
 from tests.support.waiting import eventually
 
 
@@ -30,44 +26,6 @@ async def test_a_task_is_leased_run_and_finished_once(dsn):
         async with core.database.cold() as connection:
             rows = await connection.fetch("select result, outcome from task_history where id = $1", task)
         assert [tuple(r) for r in rows] == [(b"42", Outcome.SUCCEEDED)]
-
-
-async def test_a_repeated_finish_changes_nothing(dsn):
-    async with engine(dsn) as core:
-        agent = await ScriptedAgent(core).join()
-        task = (await submit(core, function())).ids[0]
-        order = (await agent.orders())[0]
-        await agent.succeed(order, result=b"1")
-        await agent.succeed(order, result=b"2")
-        await agent.fail(order)
-        async with core.database.cold() as connection:
-            assert await connection.fetchval("select result from task_history where id = $1", task) == b"1"
-            assert await connection.fetchval("select count(*) from dead_letter") == 0
-
-
-async def test_a_report_of_an_older_attempt_changes_nothing(dsn):
-    async with engine(dsn) as core:
-        agent = await ScriptedAgent(core).join()
-        task = (await submit(core, function(attempts=2, retry={"interval": 0}))).ids[0]
-        first = (await agent.orders())[0]
-        await agent.fail(first)
-        second = (await agent.orders())[0]
-        assert (first.attempt, second.attempt) == (1, 2)
-        await agent.succeed(first, result=b"late")
-        assert await state_of(core, task) == State.LEASED
-        await agent.succeed(second, result=b"2")
-        async with core.database.cold() as connection:
-            assert await connection.fetchval("select result from task_history where id = $1", task) == b"2"
-
-
-async def test_a_report_of_another_node_changes_nothing(dsn):
-    async with engine(dsn) as core:
-        owner = await ScriptedAgent(core, "owner").join()
-        task = (await submit(core, function())).ids[0]
-        order = (await owner.orders())[0]
-        thief = await ScriptedAgent(core, "thief").join()
-        await thief.succeed(order)
-        assert await state_of(core, task) == State.LEASED
 
 
 async def test_an_order_is_repeated_until_it_is_acknowledged(dsn, monkeypatch):
@@ -403,89 +361,6 @@ async def test_purged_dead_letters_keep_one_final_row(dsn):
         await agent.fail((await agent.orders())[0])
         assert await core.actions.purge([task], None) == [task]
         assert await state_of(core, task) == State.CANCELLED
-
-
-@pytest.fixture
-def no_beats(monkeypatch):
-    """A server whose leases were ended by the test does not take them again before anybody else can."""
-    monkeypatch.setattr("headway.control.core.BEAT_S", 600.0)
-
-
-LONG_S = 3000.0  # no lease runs out here by itself
-
-
-async def test_a_deposed_leader_writes_nothing(dsn, no_beats):
-    async with engine(dsn, duty_lease_s=LONG_S) as core:
-        await ScriptedAgent(core).join()
-        old = core.leader.epoch("planner")
-        async with core.database.cold() as connection:
-            await connection.execute("update duty set expires_at = '-infinity'")
-            usurper = Leader(core.database, "usurper", LONG_S)
-            await eventually(lambda: _takes(usurper, {"planner"}))
-            task = (await submit(core, function())).ids[0]
-            rows = await connection.fetch(query("task.lease"), [task], [1], old, [1], [1])
-            assert rows == []
-        core.leader.epochs["timekeeper"] = old
-        with pytest.raises(StaleEpoch):
-            await core.database.transact(lambda c: core.leader.fence(c, "timekeeper"))
-
-
-async def _takes(leader: Leader, duties: set[str]) -> bool:
-    """Whether it leads these by now: it passes over those that their leader of before is just writing for."""
-    await leader.renew()
-    return duties <= leader.epochs.keys()
-
-
-async def test_a_takeover_comes_after_a_write_of_the_old_epoch_that_is_under_way(dsn, no_beats):
-    async with engine(dsn, duty_lease_s=LONG_S) as core, core.database.cold() as first, core.database.cold() as second:
-        usurper = Leader(core.database, "usurper", LONG_S)
-        transaction = first.transaction()
-        await transaction.start()
-        assert await first.fetchval(query("duty.fence"), "planner", core.leader.epoch("planner")) == 1
-        await second.execute("update duty set expires_at = '-infinity'")
-        await eventually(lambda: _takes(usurper, set(DUTIES) - {"planner"}))
-        assert "planner" not in usurper.epochs
-        await transaction.commit()
-        await eventually(lambda: _takes(usurper, {"planner"}))
-
-
-async def test_a_leader_renews_while_its_own_writes_are_under_way(dsn):
-    async with engine(dsn) as core, core.database.cold() as connection, connection.transaction():
-        epochs = dict(core.leader.epochs)
-        for duty in DUTIES:
-            await core.leader.fence(connection, duty)
-        async with asyncio.timeout(60):
-            assert await core.leader.renew() == set()
-        assert core.leader.epochs == epochs
-
-
-async def test_duties_handed_on_are_taken_over_without_waiting_for_the_next_beat(dsn, no_beats):
-    async with engine(dsn, holder="next", duty_lease_s=LONG_S) as following:
-        async with following.database.cold() as connection:
-            await connection.execute("update duty set expires_at = '-infinity'")
-        async with engine(dsn, holder="first", duty_lease_s=LONG_S) as first:
-            await eventually(lambda: _takes(first.leader, set(DUTIES)))
-            await eventually(lambda: listening(first, 2))
-            assert first.leader.epoch("planner") == 2
-        await eventually(lambda: _leads(following, 3))
-
-
-async def _leads(core, epoch: int) -> bool:
-    return all(core.leader.epoch(duty) == epoch for duty in DUTIES)
-
-
-async def test_a_node_declared_lost_is_given_nothing_by_a_planner_that_has_not_heard(dsn):
-    async with engine(dsn) as core:
-        lost, other = await ScriptedAgent(core, "lost").join(), await ScriptedAgent(core, "other").join()
-        async with core.database.cold() as connection:
-            await connection.execute("update node set state = 1 where id = $1", lost.id)
-        ids = (await submit(core, *[function(resources={"cpus": 1}) for _ in range(8)])).ids
-        got = []
-        while len(got) < len(ids):
-            orders = await other.orders()
-            got += orders
-            await other.succeed(*orders)
-        assert {(order.id, order.attempt) for order in got} == {(task, 1) for task in ids}
 
 
 async def test_orders_go_out_though_the_database_goes_away_right_after_they_were_leased(dsn, monkeypatch):

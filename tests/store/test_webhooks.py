@@ -186,8 +186,8 @@ async def test_two_servers_send_each_message_once(dsn: str, hook: Receiver) -> N
 
 async def test_a_slow_receiver_does_not_hold_up_another(dsn: str, hook: Receiver) -> None:
     with receiver() as quick:
-        async with engine(dsn, webhook_concurrency=6, **LOOPBACK) as core:
-            hook.hold.clear()
+        async with engine(dsn, webhook_concurrency=6, webhook_timeout_s=600.0, **LOOPBACK) as core:
+            hook.hold.clear()  # for good: what waits behind it would never come
             await core.webhooks.add(ME, name="slow", url=hook.url, events=["finished"])
             await core.webhooks.add(ME, name="quick", url=quick.url, events=["finished"])
             agent = await ScriptedAgent(core, cpus=64.0).join()

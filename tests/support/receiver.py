@@ -48,7 +48,7 @@ class Receiver:
                     receiver.got.append(Got(self.path, {k.lower(): v for k, v in self.headers.items()}, body))
                     status, headers = receiver.answers.pop(0) if receiver.answers else (200, {})
                     receiver.arrived.notify_all()
-                receiver.hold.wait(30)
+                receiver.hold.wait(600)
                 self.send_response(status)
                 for name, value in headers.items():
                     self.send_header(name, value)

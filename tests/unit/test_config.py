@@ -115,7 +115,8 @@ def test_a_mistake_in_the_environment_names_the_variable() -> None:
 
 
 def test_what_tasks_and_other_programs_see_is_no_mistake() -> None:
-    load(env={"HEADWAY_TASK_ID": "1", "HEADWAY_DEADLINE": "2", "HEADWAY_SOMETHING_ELSE": "3", "PORT": "x"})
+    others = {"HEADWAY_TASK_ID": "1", "HEADWAY_DEADLINE": "2", "HEADWAY_SOMETHING_ELSE": "3", "PORT": "x"}
+    assert load(env=others) == load(env={})
 
 
 def test_a_mistake_in_a_flag_names_the_flag() -> None:

@@ -287,7 +287,8 @@ async def test_a_slow_reader_slows_the_stream_down_and_gets_all_of_it() -> None:
             got = len(await anext(body))
             for _ in range(300):  # enough turns of the loop to read everything, were nothing to stop it
                 await http.request("GET", "/ping")
-            assert max(connection._unread for connection in http._open) < 4 * STREAM_BUFFER
+            one_read = 256 * 1024  # is the most that asyncio hands over at once
+            assert max(connection._unread for connection in http._open) <= STREAM_BUFFER + one_read
             async for part in body:
                 got += len(part)
         await http.close()

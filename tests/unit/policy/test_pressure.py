@@ -227,7 +227,7 @@ def test_what_a_closed_queue_holds_back_presses_nobody(held_back, due):
     board.divide(due_first=True)
     assert board.flooded == (due > 10)
     assert set(board.going) == ({2} if due else set())
-    assert sum(count for _, count in census.waiting(board.going)) <= due
+    assert due / 2 <= sum(count for _, count in census.waiting(board.going)) <= due, "a sample: what stands behind its last is not counted"
 
 
 @given(

@@ -262,7 +262,8 @@ def test_a_subtask_scheduled_less_often_than_what_waits_for_it_is_refused_with_t
     ("parent", "child"), [("weekly", "daily"), ("monthly", "weekly"), ("monthly", "monthly"), ("'0 9 * * 1-5'", "daily")]
 )
 def test_a_subtask_scheduled_as_often_or_more_often_is_fine(parent: str, child: str) -> None:
-    one(f"t:\n  task:\n    schedule: {parent}\n    command: x\n    low: {{command: z, schedule: {child}}}\n")
+    tree = one(f"t:\n  task:\n    schedule: {parent}\n    command: x\n    low: {{command: z, schedule: {child}}}\n")
+    assert levels(tree) == {"low": 0, "task": 1}
 
 
 def test_between_two_subtasks_the_rarer_one_below_is_refused_too() -> None:
