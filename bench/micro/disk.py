@@ -5,7 +5,8 @@
 
 Each run is a task that writes until it is ended; what its folder held then is compared with its limit. "burst" fills all but a thirtieth of
 its limit, rests, and goes on with eight threads. `--cost` takes the time of a task that writes half of its limit and ends, and the CPU time
-of the watch beside fifty tasks that sleep. With `--beside`, runs by the code here and by that of another checkout take turns.
+of the watch beside fifty tasks that sleep. With `--beside`, runs by the code here and by that of another checkout take turns. At the level
+`container` (only when it is asked for) the task writes into its own layer above an image of one program, with this Python lent by the node.
 """
 
 from __future__ import annotations
@@ -19,17 +20,22 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from headway.agent import tree
+from headway.domain.content import Content
 from headway.domain.resources import Resources
 from tests.support.agents import AgentProcess
 from tests.support.confined import LEVELS, MIB, confining, python
+from tests.support.images import ENGINE, busybox_image
 from tests.support.processes import command_line
 from tests.support.scripted_server import ScriptedServer
 
 IDLE, IDLE_S = 50, 3.0
+CONTAINER = "container"
+LENT = {"python": sys.base_prefix, "usr": "/usr", "lib": "/lib", "lib64": "/lib64"}  # to containers, whose image has no Python
 CPUS = 2000  # thousandths: no quota slows them down on two cores
 _FORK = "import os\nfor me in range({count}):\n    if not os.fork(): break\nelse:\n    while True: os.wait()\n"
 _FILES = """
@@ -65,7 +71,7 @@ def main() -> None:
     asked = argparse.ArgumentParser()
     asked.add_argument("--runs", type=int, default=10)
     asked.add_argument("--only", choices=list(KINDS), nargs="+", default=list(KINDS))
-    asked.add_argument("--level", choices=LEVELS, nargs="+", default=LEVELS)
+    asked.add_argument("--level", choices=(*LEVELS, CONTAINER), nargs="+", default=LEVELS)
     asked.add_argument("--limit", type=int, nargs="+", default=[64, 256], help="in MiB")
     asked.add_argument("--beside", metavar="SRC", help="the src folder of another checkout")
     asked.add_argument("--cost", action="store_true")
@@ -84,25 +90,34 @@ def main() -> None:
 def _nodes(folder: Path, beside: str | None) -> Iterator[Nodes]:
     """An agent by the code here, and one by the code of another checkout."""
     with ExitStack() as stack:
-        nodes = {"here": stack.enter_context(confining(folder / "here"))}
+        settings = {"container_engine": ENGINE, "volumes": {name: path for name, path in LENT.items() if os.path.isdir(path)}}
+        nodes = {"here": stack.enter_context(confining(folder / "here", **settings))}
         if beside:
             os.environ["PYTHONPATH"] = beside
-            nodes["beside"] = stack.enter_context(confining(folder / "beside", node_name="beside"))
+            nodes["beside"] = stack.enter_context(confining(folder / "beside", node_name="beside", **settings))
             del os.environ["PYTHONPATH"]
         yield nodes
 
 
 def _overshoot(nodes: Nodes, kind: str, level: str, limit: int, runs: int) -> None:
     room = Resources(cpus_milli=CPUS, memory=2 * limit + 256 * MIB, disk=limit)
-    command, isolation = python(KINDS[kind].replace("LIMIT", str(limit))), "" if level == "none" else level
+    fields = _fields(python(KINDS[kind].replace("LIMIT", str(limit))), level)
     found: dict[str, list[float]] = {name: [] for name in nodes}
     for _ in range(runs):
         for name, (server, _) in nodes.items():
-            ref = server.run(server.define(command=command, isolation=isolation, resources=room))
+            ref = server.run(server.define(**fields, resources=room))
             found[name].append(server.error(ref).get("excess", {}).get("used", 0) / limit * 100 - 100)
     for name, values in found.items():
         most, middle = max(values), statistics.median(values)
         print(f"{limit // MIB:4} MiB  {kind:22} {level:8} {name:7} at most {most:6.1f} %  median {middle:6.1f} %", flush=True)
+
+
+def _fields(command: tuple[str, ...], level: str) -> dict[str, Any]:
+    if level != CONTAINER:
+        return {"command": command, "isolation": "" if level == "none" else level}
+    command = (os.path.realpath(command[0]), *command[1:])  # not the link of a virtual environment, which is not lent
+    content = Content(image=busybox_image(), volumes=tuple(name for name, path in LENT.items() if os.path.isdir(path)))
+    return {"content": content, "args": command, "isolation": level, "workdir": "/tmp"}
 
 
 def _cost(nodes: Nodes, runs: int) -> None:

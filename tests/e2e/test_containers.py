@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from headway.agent import cgroups, tree
-from headway.agent.contain_watch import groups_of
+from headway.agent.container_group import groups_of
 from headway.domain.content import Content
 from headway.domain.lifecycle import Outcome
 from headway.domain.resources import Resources
@@ -99,6 +99,14 @@ def test_a_container_of_too_many_processes_ends_as_that(image: str, tmp_path: Pa
         ref = server.run(define(server, image, "(i=0; while [ $i -lt 60 ]; do i=$((i+1)); sleep 600 & done); exec sleep 600"))
         assert server.outcome(ref) is Outcome.TOO_MANY_PROCESSES, (server.error(ref), server.text(ref, 2))
         assert server.error(ref)["excess"] == {"what": "processes", "used": 41, "allowed": 40}
+
+
+def test_a_container_that_ends_by_a_refused_process_ends_as_that(image: str, tmp_path: Path) -> None:
+    """Its groups are gone a moment after: who looks every now and then comes too late."""
+    with ScriptedServer() as server, running_agent(tmp_path, server.url, container_engine=ENGINE, max_processes=20):
+        number = define(server, image, "i=0; while [ $i -lt 30 ]; do i=$((i+1)); sleep 600 & done")
+        refs = [server.run(number) for _ in range(5)]
+        assert [server.outcome(ref) for ref in refs] == [Outcome.TOO_MANY_PROCESSES] * 5, [server.error(ref) for ref in refs]
 
 
 @pytest.mark.parametrize("where", ["/tmp", "/data", "/headway"])

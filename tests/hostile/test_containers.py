@@ -98,3 +98,66 @@ def test_a_container_cannot_claim_that_it_ran_out_of_memory(server: ScriptedServ
     """It would get a larger tier for it."""
     ref = run(server, image, "echo > /headway/out-of-memory", "echo '{\"out-of-memory\": 1}' >&11 || true", "exit 137")
     assert server.outcome(ref) is Outcome.ERROR
+
+
+def test_a_container_that_claims_to_be_another_is_not_taken_for_it(server: ScriptedServer, image: str) -> None:
+    """By the marks of that task in its environment: what it uses, and how it ends, is its own."""
+    victim = 700_001
+    marks = f"HEADWAY_TASK_ID={victim} HEADWAY_ATTEMPT=1"
+    fill = "head -c 24000000 /dev/zero > /tmp/x; echo filled; sleep 600"
+    content = Content(image=image, commands=(f"exec env {marks} sh -c '{fill}'",))
+    forger = server.order(server.define(content=content, isolation="container", tenant=8, resources=SMALL))
+    server.wait(lambda: "filled" in server.text(forger) or forger in server.finished)
+    assert forger not in server.finished, (server.error(forger), server.text(forger, 2))
+    content = Content(image=image, commands=("trap 'echo heard; exit 7' USR1; echo begun; n=0; while :; do sleep 0.05; done",))
+    ref = server.order(server.define(content=content, isolation="container", tenant=7, resources=SMALL), task=victim)
+    server.wait(lambda: "begun" in server.text(ref) or ref in server.finished)
+    assert server.control(ref, "signal", "USR1") == "signalled"
+    server.wait(lambda: ref in server.finished)
+    assert (server.finished[ref].exit_code, "heard" in server.text(ref)) == (7, True), "the signal went to the other one"
+    assert 0 < (server.finished[ref].max_memory or 0) < 16 * 2**20
+    assert forger not in server.finished
+    server.cancel(forger, 0.0)
+    server.wait(lambda: forger in server.finished)
+
+
+def test_a_container_that_drops_its_marks_is_still_paused_limited_and_ended(server: ScriptedServer, image: str) -> None:
+    loop = "n=0; while :; do n=$((n+1)); echo step $n; sleep 0.05; done"
+    content = Content(image=image, commands=(f"exec env -i sh -c '{loop}'",))
+    ref = server.order(server.define(content=content, isolation="container", tenant=7, resources=SMALL))
+    server.wait(lambda: "step" in server.text(ref) or ref in server.finished)
+    assert server.control(ref, "pause") == "paused"
+    for _ in range(2):  # what it said before the pause may still be on its way during the first
+        before = server.text(ref)
+        server.run(server.define(command=("/bin/sleep", "0.5")))
+    assert server.text(ref) == before
+    assert server.control(ref, "resume") == "resumed"
+    server.wait(lambda: server.text(ref) != before)
+    server.cancel(ref, 0.0)
+    server.wait(lambda: ref in server.finished)
+    assert (server.finished[ref].max_memory or 0) > 0
+
+    content = Content(image=image, commands=("exec env -i sh -c 'head -c 30000000 /dev/zero > /tmp/x; sleep 600'",))
+    small = Resources(cpus_milli=500, memory=64 * 2**20, disk=16 * 2**20)
+    ref = server.run(server.define(content=content, isolation="container", tenant=7, resources=small))
+    assert server.outcome(ref) is Outcome.DISK_FULL, (server.error(ref), server.text(ref, 2))
+
+
+def test_containers_of_one_user_do_not_share_a_limit_of_processes(tmp_path: Path) -> None:
+    """The kernel's limit for a user counts all of its processes on the node, in whichever container they are."""
+    content = Content(image=busybox_image(user="4321"), commands=("for n in 1 2 3 4 5; do sleep 600 & done; echo all; wait",))
+    with ScriptedServer() as server, running_agent(tmp_path, server.url, container_engine=ENGINE, max_processes=8):
+        number = server.define(content=content, isolation="container", tenant=7, resources=SMALL)
+        refs = [server.order(number), server.order(number)]
+        server.wait(lambda: all("all" in server.text(ref) or ref in server.finished for ref in refs))
+        assert not any(ref in server.finished for ref in refs), [server.text(ref, 2) for ref in refs]
+
+
+def test_a_container_at_full_write_speed_is_held_at_its_disk_limit(server: ScriptedServer, image: str) -> None:
+    """Looked at every now and then, it wrote seven times what it was allowed."""
+    limit = 64 * 2**20
+    content = Content(image=image, commands=("exec head -c 4000000000 /dev/zero > /tmp/x",))
+    resources = Resources(cpus_milli=2000, memory=8 * limit, disk=limit)
+    ref = server.run(server.define(content=content, isolation="container", tenant=7, resources=resources))
+    assert server.outcome(ref) is Outcome.DISK_FULL, (server.error(ref), server.text(ref, 2))
+    assert limit < server.error(ref)["excess"]["used"] < 2 * limit, "5 % above it at most in sixty runs"

@@ -15,7 +15,7 @@ ENGINE = "podman --runtime runc"
 _TOOLS = ("sh", "echo", "id", "env", "cp", "sleep", "cat", "ls", "ln", "true", "false", "head", "tail", "kill", "wc", "nslookup", "ip")
 
 
-def busybox_image(volume: str = "") -> str:
+def busybox_image(volume: str = "", user: str = "") -> str:
     """The name of an image of one static program; the test is skipped where containers cannot be run."""
     need("podman")
     need("runc")
@@ -32,7 +32,7 @@ def busybox_image(volume: str = "") -> str:
         folder = tarfile.TarInfo("tmp")
         folder.type, folder.mode = tarfile.DIRTYPE, 0o1777
         file.addfile(folder)
-    name = f"localhost/headway-test-busybox:{'volume' if volume else '3'}"
-    change = ["--change", f"VOLUME {volume}"] if volume else []
+    name = f"localhost/headway-test-busybox:{'volume' if volume else f'user-{user}' if user else '3'}"
+    change = ["--change", f"VOLUME {volume}"] if volume else ["--change", f"USER {user}"] if user else []
     subprocess.run([*ENGINE.split(), "import", *change, "-", name], input=packed.getvalue(), capture_output=True, check=True)
     return name

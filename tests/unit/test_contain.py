@@ -21,7 +21,7 @@ def test_it_ends_as_the_engine_s_client_ended(tmp_path: Path, number: signal.Sig
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", "from headway.agent.contain import main; main()",
-             str(nothing), str(nothing), "name", "0,0,0", "1", str(engine), "run", "image"],
+             str(nothing), str(nothing), "name", "0,0,0", str(tmp_path), "1", str(engine), "run", "image"],
             cwd=tmp_path, pass_fds=(nothing,), capture_output=True, text=True, timeout=120,
         )  # fmt: skip
     finally:

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-import time
 from typing import NamedTuple
 
-from headway.agent import tree
-from headway.agent.disk_count import count
+from headway.agent.contain_disk import ContainerDisk
+from headway.agent.container_group import Search, groups_of, id_in, written_by
+from headway.agent.disk_hold import end
+from headway.agent.disk_members import Whole
 
 NEARLY = 0.95  # of the limit: a container killed so close to it ran out of memory
-DISK_S = 0.25  # between two looks at the files
-_CGROUPS = "/sys/fs/cgroup"
-_UPPER = re.compile(r"(?:^|,)upperdir=([^,]+)")
-_ESCAPED = re.compile(r"\\([0-7]{3})")
+EVERY_S = 0.02
+# While it is being made: an engine takes some ten milliseconds from its first process to its program, which must not be the first to write.
+SOON_S = 0.005
 
 
 class Limits(NamedTuple):
@@ -32,29 +31,45 @@ class Limits(NamedTuple):
 
 
 class Watch:
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, notes: str) -> None:
+        """Before the engine is called. `notes`: the folder where it tells the container's id."""
         self.limits = limits
         self.over: tuple[str, int, int] | None = None  # what, used, allowed
+        self.refusals = -1  # a descriptor that tells when a process is refused, once there is one
+        self._notes = notes
+        self._container = ""
+        self._search = Search()
         self._seen: dict[str, int] = {}
-        self._folders: tuple[str, ...] = ()
         self._groups: dict[str, str] = {}
-        self._marked = tree.carries(*(f"{name}={os.environ.get(name, '')}" for name in ("HEADWAY_TASK_ID", "HEADWAY_ATTEMPT")))
-        self._own = groups_of(os.getpid())
-        self._disk_at = 0.0
+        self._members: Whole | None = None
+        self._disk: ContainerDisk | None = None
 
-    def look(self) -> list[int]:
-        """Everything of it that is to be killed, because it is above a limit."""
-        if not self._groups:
+    def begin(self, client: int, folder: str) -> None:
+        """The engine's client was started. `folder`: what the container shares with the agent."""
+        if self.limits.disk:
+            self._disk = ContainerDisk(folder, self.limits.disk, client)
+
+    def look(self) -> float:
+        """What is above a limit is ended; returns when to look again, in seconds."""
+        if self._members is None:
             self._find()
-        if not self._groups or self.over is not None:
-            return []
-        self._use()
-        if self._seen["kills"] and self.limits.memory:  # perhaps only one of its processes
-            self.ended_for_memory()
-        elif self.limits.processes and self._figure("pids", "pids.events", "max"):
-            self.over = ("processes", self.limits.processes + 1, self.limits.processes)
-        self._look_at_disk()
-        return self._pids() if self.over is not None else []
+        wait = EVERY_S if self._members is not None or not self._container else SOON_S
+        if self._members is not None:
+            self._look_at_groups(self._members)
+        if self._disk is not None:
+            wait = min(wait, self._disk.look())
+        return wait
+
+    def close(self) -> None:
+        """The container has ended, and its groups are often still there: the last look."""
+        if self._members is not None:
+            self._look_at_groups(self._members)
+        if self.refusals >= 0:
+            os.close(self.refusals)
+        if self._disk is not None:
+            self._disk.close()
+            if self.over is None and (used := self._disk.used):
+                self.over = ("disk", used, self.limits.disk)
 
     def ended_for_memory(self) -> None:
         """Somebody who knows says so."""
@@ -73,6 +88,38 @@ class Watch:
             what, used, allowed = self.over
             found |= {f"over-{what}": used, "allowed": allowed}
         return found
+
+    def _find(self) -> None:
+        self._container = self._container or id_in(self._notes)
+        first = self._search.first(self._container) if self._container else None
+        if first is None or not (groups := groups_of(first, self._container)):
+            return
+        self._groups, inner = groups, groups_of(first) or groups  # an engine may make one more inside
+        clock = groups.get("cpuacct")
+        self._members = Whole(inner.get("pids") or inner[""], f"{clock}/cpuacct.usage" if clock else "")
+        if self._disk is not None:
+            self._disk.found(written_by(first), self._members)
+        if self.limits.processes and (events := self._file("pids", "pids.events")) is not None:
+            with contextlib.suppress(OSError):  # no such controller there: the engine could not limit them either
+                self.refusals = os.open(events, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _look_at_groups(self, members: Whole) -> None:
+        if self.over is None:
+            self._use()
+            if self._seen["kills"] and self.limits.memory:  # perhaps only one of its processes
+                self.ended_for_memory()
+            elif self.limits.processes and self._refused():
+                self.over = ("processes", self.limits.processes + 1, self.limits.processes)
+        if self.over is not None:
+            end(members.pids())
+
+    def _refused(self) -> int:
+        if self.refusals < 0:
+            return 0
+        try:
+            return int(os.pread(self.refusals, 64, 0).split()[1])  # reading is also what makes it tell of the next
+        except OSError:
+            return 0  # its group is gone
 
     def _use(self) -> None:
         for name, value in {
@@ -95,15 +142,6 @@ class Watch:
         words = [word for line in self._lines("io", "io.stat") for word in line.split()]
         return sum(int(each.partition("=")[2]) for each in words if each.startswith(f"{key}="))
 
-    def _look_at_disk(self) -> None:
-        now = time.monotonic()
-        if self.over is not None or not self.limits.disk or not self._folders or now < self._disk_at:
-            return
-        used = count(self._folders, self.limits.disk).total
-        self._disk_at = time.monotonic() + max(DISK_S, 2 * (time.monotonic() - now))
-        if used > self.limits.disk:
-            self.over = ("disk", used, self.limits.disk)
-
     def _figure(self, controller: str, name: str, key: str = "") -> int:
         for line in self._lines(controller, name):
             words = line.split()
@@ -112,75 +150,14 @@ class Watch:
         return 0
 
     def _lines(self, controller: str, name: str) -> list[str]:
-        if (group := self._groups.get(controller) or self._groups.get("")) is None:
+        if (path := self._file(controller, name)) is None:
             return []
         try:
-            with open(f"{group}/{name}") as file:
+            with open(path) as file:
                 return file.read().splitlines()
         except OSError:
             return []
 
-    def _pids(self) -> list[int]:
-        return [int(line) for line in self._lines("pids", "cgroup.procs")]
-
-    def _find(self) -> None:
-        """Its processes carry the task's marks; the engine's own, which carry them too, are outside its process namespace, or not yet in
-        the group that has its limits."""
-        for pid in tree.members([], self._marked):
-            groups = groups_of(pid)
-            where = groups.get("memory") or groups.get("", "")
-            if where and where != (self._own.get("memory") or self._own.get("")) and _is_inside(pid) and self._limited(where):
-                self._groups, self._folders = groups, written_by(pid)
-                return
-
-    def _limited(self, group: str) -> bool:
-        """Pages are counted whole: the kernel may have cut a little off."""
-        for name in ("memory.limit_in_bytes", "memory.max"):
-            with contextlib.suppress(OSError, ValueError), open(f"{group}/{name}") as file:
-                return not self.limits.memory or self.limits.memory - 2**16 <= int(file.read()) <= self.limits.memory
-        return not self.limits.memory
-
-
-def _is_inside(pid: int) -> bool:
-    try:
-        return os.readlink(f"/proc/{pid}/ns/pid") != os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return False  # gone
-
-
-def groups_of(pid: int) -> dict[str, str]:
-    """The folders of a process's cgroups: by controller in version 1, under no name in version 2."""
-    found: dict[str, str] = {}
-    try:
-        with open(f"/proc/{pid}/cgroup") as file:
-            lines = [line.rstrip("\n").split(":", 2) for line in file]
-    except OSError:
-        return found
-    for number, controllers, path in lines:
-        for name in controllers.split(","):
-            if number == "0":
-                found[""] = f"{_CGROUPS}{path}"
-            elif os.path.isdir(f"{_CGROUPS}/{name}"):
-                found[name] = f"{_CGROUPS}/{name}{path}"
-    return found
-
-
-def written_by(pid: int) -> tuple[str, ...]:
-    """The folders of the node that a container's own files go to: its layer above the image, and volumes that the image asked for."""
-    found: list[str] = []
-    try:
-        with open(f"/proc/{pid}/mountinfo") as file:
-            lines = [line.rstrip("\n").split(" - ", 1) for line in file]
-    except OSError:
-        return ()
-    for about, kind in lines:
-        words = about.split()
-        if words[4] == "/" and (upper := _UPPER.search(kind.split()[-1])):
-            found.append(_plain(upper[1]))
-        elif words[3].endswith("/_data") and "/volumes/" in words[3]:  # below the top of its file system, which is nearly always that of /
-            found.append(_plain(words[3]))
-    return tuple(path for path in found if os.path.isdir(path))
-
-
-def _plain(path: str) -> str:
-    return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), path)
+    def _file(self, controller: str, name: str) -> str | None:
+        group = self._groups.get(controller) or self._groups.get("")
+        return f"{group}/{name}" if group is not None else None

@@ -1,20 +1,22 @@
 """Tasks in containers: the command line of Podman or Docker, with the task's limits (H2).
 
-The engine's own client runs as the task's process, behind a small launcher (contain.py) that removes the container at its end. All
-processes of the container carry the task's marks in their environment, so they are found and ended like those of any other task, also
-when client, launcher and monitor were killed before them. A container that is left on record by that is removed here.
+The engine's own client runs as the task's process, behind a small launcher (contain.py) that removes the container at its end. The
+processes of a container are those in the groups that the engine made for it (container_group.py). They carry the task's marks in their
+environment, unless they drop them, so that they are found and ended also when client, launcher, monitor and agent were killed before
+them. A container that is left on record by that is removed here.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import shlex
 import shutil
 import signal
 import sys
 from collections.abc import Sequence
 
-from headway.agent import cgroups, tree
+from headway.agent import cgroups, container_group, tree
 from headway.agent.link import Terms
 from headway.agent.sandbox import STATUS_FD, VARIABLES_FD
 from headway.agent.scratch import remove
@@ -25,6 +27,7 @@ from headway.logs import log
 from headway.wire.exchange import Order
 
 ENGINES = ("podman", "docker")
+PODMANS_OWN = 32768  # the processes of a user; as root without all rights it cannot set more
 INSIDE = "/headway"  # where a container finds its input and leaves its result
 _START = "from headway.agent.contain import main; main()"
 _FOLDER = ("HEADWAY_INPUT", "HEADWAY_RESULT", "HEADWAY_CHECKPOINT_DIR", "HEADWAY_SUBTASKS")
@@ -69,7 +72,7 @@ class Containers:
         the file that most of them are in, and the client passes the others on from its own environment."""
         content, need = definition.content, definition.resources
         others = divided(self.inside(definition, env, scratch))[1]
-        most, files = self._terms.max_processes, self._terms.open_files
+        most, files, programs = self._terms.max_processes, self._terms.open_files, _most_of_a_user()
         options = [
             f"--name={self.name_of(order)}",
             f"--label=headway={self._instance}",
@@ -78,7 +81,9 @@ class Containers:
             "--cap-drop=all",
             f"--pids-limit={most}",
             f"--ulimit=nofile={files}:{files}",
-            f"--ulimit=nproc={most}:{most}",  # without it Podman's own default, which an engine with fewer rights may not set
+            # Counted for each user of the whole node: as low as the limit above, containers of one user would be in each other's way.
+            # Without it, it is Podman's own default, which an engine with fewer rights may not set.
+            f"--ulimit=nproc={programs}:{programs}",
             f"--volume={scratch}:{INSIDE}",
             *(f"--volume={path}:{path}:ro" for path in volumes),
             f"--workdir={definition.workdir or INSIDE}",
@@ -94,7 +99,7 @@ class Containers:
         runs = ["sh", "-ec", "\n".join(content.commands)] if content.commands else list(definition.args)
         return [
             sys.executable, "-P", "-c", _START, str(STATUS_FD), str(VARIABLES_FD), self.name_of(order),
-            f"{need.memory},{most},{need.disk}", str(len(self._engine)), *self._engine, "run", *options, content.image, *runs,
+            f"{need.memory},{most},{need.disk}", scratch, str(len(self._engine)), *self._engine, "run", *options, content.image, *runs,
         ]  # fmt: skip
 
     def inside(self, definition: Definition, env: dict[str, str], scratch: str) -> dict[str, str]:
@@ -108,6 +113,10 @@ class Containers:
 
     def name_of(self, order: Order) -> str:
         return f"headway-{self._instance}-{order.id}-{order.attempt}"
+
+    def members(self, order: Order) -> list[int]:
+        """Every process in the container of this attempt."""
+        return container_group.members(container_group.id_in(os.path.join(self.folder, self.name_of(order))))
 
     def left(self, order: Order) -> None:
         """A container's attempt was ended by force: nothing of it may stay on record."""
@@ -137,3 +146,9 @@ class Containers:
 
     def ended(self, pid: int) -> None:
         self.pids.discard(pid)
+
+
+def _most_of_a_user() -> int:
+    """Processes on the node: what the agent has itself, if Podman has as many to give."""
+    own = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    return PODMANS_OWN if own == resource.RLIM_INFINITY else min(own, PODMANS_OWN)

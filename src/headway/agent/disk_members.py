@@ -27,11 +27,32 @@ class One:
         return None
 
 
-class Group:
+class Whole:
+    """The processes of a group that holds nothing else: of a container."""
+
+    def __init__(self, folder: str, clock: str) -> None:
+        self._folder, self._clock = folder, clock
+
+    def pids(self) -> list[int]:
+        return [pid for pid in _listed(f"{self._folder}/cgroup.procs") if pid]
+
+    def threads(self) -> list[int]:
+        return next((found for file in THREADS if (found := _listed(f"{self._folder}/{file}"))), [])
+
+    def clock(self) -> float | None:
+        """Seconds of CPU that it has used."""
+        try:
+            return int(_tell(self._clock)) / 1e9 if self._clock else None
+        except (OSError, ValueError):
+            return None
+
+
+class Group(Whole):
     """The processes of a group, without the supervisor, of which `ours` threads stand inside."""
 
     def __init__(self, folder: str, ours: int, clock: str, supervisor: int) -> None:
-        self._folder, self._ours, self._clock, self._supervisor = folder, ours, clock, supervisor
+        super().__init__(folder, clock)
+        self._ours, self._supervisor = ours, supervisor
         self._own: set[int] = set()  # the threads that are
 
     def pids(self) -> list[int]:
@@ -41,20 +62,13 @@ class Group:
                 return []
         except (OSError, ValueError):
             return []  # the group is gone
-        return [pid for pid in _listed(f"{self._folder}/cgroup.procs") if pid not in (0, self._supervisor)]
+        return [pid for pid in super().pids() if pid != self._supervisor]
 
     def threads(self) -> list[int]:
-        found = next((found for file in THREADS if (found := _listed(f"{self._folder}/{file}"))), [])
+        found = super().threads()
         if len(self._own) < self._ours:
             self._own = {thread for thread in found if os.path.exists(f"/proc/{self._supervisor}/task/{thread}")}
         return [thread for thread in found if thread not in self._own]
-
-    def clock(self) -> float | None:
-        """Seconds of CPU that it has used."""
-        try:
-            return int(_tell(self._clock)) / 1e9 if self._clock else None
-        except (OSError, ValueError):
-            return None
 
 
 _open: dict[str, int] = {}  # descriptors of files that tell a number: groups are used again and again

@@ -11,14 +11,13 @@ from __future__ import annotations
 import mmap
 import os
 import select
-import signal
 import socket
 import struct
 import time
 
 from headway.agent.disk import Watched, check
 from headway.agent.disk_guard import Guard
-from headway.agent.disk_hold import Holder, go_on
+from headway.agent.disk_hold import Holder, end, go_on, hurry
 from headway.agent.disk_members import Group, One
 
 SOCKET_FD, SHARED_FD = 3, 4
@@ -43,7 +42,7 @@ def message(number: int, at: int, limit: int, processes: str, ours: int, clock: 
 
 
 def main() -> None:
-    holder = Holder(able=_hurry())
+    holder = Holder(able=hurry())
     sock = socket.socket(fileno=SOCKET_FD)
     shared = mmap.mmap(SHARED_FD, ENTRIES * ENTRY.size)
     supervisor = os.getppid()
@@ -110,7 +109,7 @@ def _end(number: int, at: int, watched: Watched, shared: mmap.mmap) -> None:
     _FOUND.pack_into(shared, at + _FOUND_AT, number, watched.used)
     pids = watched.pids()
     if ENTRY.unpack_from(shared, at)[0] == number:  # then those listed before are its own, and not of who came after it
-        _kill(pids)
+        end(pids)
 
 
 def _end_of(watched: Watched, watches: Watches, shared: mmap.mmap) -> None:
@@ -119,25 +118,8 @@ def _end_of(watched: Watched, watches: Watches, shared: mmap.mmap) -> None:
             _end(number, at, watched, shared)
 
 
-def _kill(pids: list[int]) -> None:
-    for pid in pids:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except OSError:
-            continue  # it has ended; the supervisor comes after us
-
-
 def _watch(said: bytes, supervisor: int) -> tuple[int, int, Watched]:
     number, at, limit, processes, ours, clock, *folders = said.decode(errors="surrogateescape").split("\0")
     clock = "" if clock == NO_CLOCK else clock
     group = Group(processes, int(ours), clock, supervisor) if processes.startswith("/") else One(int(processes))
     return int(number), int(at), Watched(tuple(folders), int(limit), group.pids, group.threads, group.clock)
-
-
-def _hurry() -> bool:
-    """It does little and must do it in time, also on a busy machine; without the right to it, it does its best."""
-    try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-    except PermissionError:
-        return False
-    return True

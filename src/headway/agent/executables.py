@@ -11,7 +11,7 @@ from collections.abc import Callable
 from headway.agent import tree, watcher
 from headway.agent.clock import boottime, wall_ms
 from headway.agent.disk_count import count
-from headway.agent.group import Used
+from headway.agent.group import Limits, Used
 from headway.agent.interpreters import NotStartable
 from headway.agent.loop import Loop
 from headway.agent.output import Capture
@@ -151,19 +151,28 @@ class Executables:
             tree.send(self._members(process), signal.SIGTERM)
 
     def _kill(self, process: Process) -> None:
-        """Every process of it. In a slot the group knows them all; elsewhere they are looked for."""
+        """Every process of it. In a slot the group knows them all, and a container has groups of its own; elsewhere they are looked for."""
         slot = process.place.slot if process.place is not None else None
+        tree.send(self._contained(process), signal.SIGKILL)
         if slot is None or slot.group is None or not slot.kill():
             tree.kill([process.pid], process.marked(self._instance))
 
     def _members(self, process: Process) -> set[int]:
-        """Who is to be told: of an isolated task everyone but the sandbox itself, whose end would be theirs, without grace."""
+        """Who is to be told: of an isolated task everyone but the sandbox itself, whose end would be theirs, without grace. The launcher of
+        a container tells the engine's client, and that one the container: once."""
+        if self._spawner.granted.contained(process.order.definition):
+            return {process.pid}
         slot = process.place.slot if process.place is not None else None
         if slot is not None and slot.group is not None:
             found = set(slot.pids())
         else:
             found = tree.members([process.pid], process.marked(self._instance))
         return found - {process.pid, *tree.children(process.pid)} if process.isolated else found
+
+    def _contained(self, process: Process) -> list[int]:
+        """The processes of its container, if it is one."""
+        granted = self._spawner.granted
+        return granted.containers.members(process.order) if granted.contained(process.order.definition) else []
 
     def kill_all(self) -> None:
         for process in self._by_pid.values():
@@ -180,13 +189,14 @@ class Executables:
             return [], None
         slot = process.place.slot if process.place is not None else None
         inside = slot.pids() if slot is not None and slot.group is not None else []
-        return [process.pid, *(pid for pid in inside if pid != process.pid)], process.marked(self._instance)
+        return [process.pid, *(pid for pid in inside if pid != process.pid), *self._contained(process)], process.marked(self._instance)
 
     def signal(self, task: int, name: str) -> None:
         """To the program itself: in a sandbox or a container that is the oldest process inside."""
         if (process := self._by_task.get(task)) is None:
             return
-        members = tree.members([process.pid], process.marked(self._instance))
+        # Not by marks in an environment: others could write the same there, and be told in its place.
+        members = self._contained(process) or tree.members([process.pid], None)
         inside = {pid: of.start for pid in members if _is_inside(pid) and (of := tree.stat(pid)) is not None}
         target = min(inside, key=lambda pid: (inside[pid], pid), default=process.pid)
         tree.send([target], signal.Signals[f"SIG{name}"])
@@ -309,8 +319,8 @@ class Executables:
             if place.slot is None or place.slot.group is None:
                 without[process.pid] = process
                 continue
-            if not place.slot.settled:
-                place.slot.settled = place.slot.group.settle()
+            if not place.slot.settled:  # the launcher of a container has no limits here, and has left the group it would be brought back to
+                place.slot.settled = place.limits == Limits() or place.slot.group.settle()
             if (excess := _excess(place.slot.used(), place)) is not None:
                 process.excess = excess
                 self._kill(process)

@@ -74,10 +74,11 @@ class Places:
         isolated = definition.isolation == "sandbox"
         scratch = self.box()[1] if isolated else self.scratch
         limits = self.limits_of(definition)
-        if definition.resources.disk:
+        disk = 0 if definition.content.image else definition.resources.disk  # a container's launcher looks after it
+        if disk:
             self.disk_watch.start()
         slot = self.slots.take(limits, isolated=isolated)
-        place = Place("", scratch, slot, limits, definition.resources.disk, isolated=isolated)
+        place = Place("", scratch, slot, limits, disk, isolated=isolated)
         try:
             place.dir = scratch.take(slot.uid if slot is not None else None)
             place.ports = self.ports.take(definition.resources.ports) if definition.resources.ports else ()
