@@ -11,6 +11,7 @@ import pytest
 
 from headway.control.core import Core
 from headway.domain.lifecycle import State
+from headway.domain.queues import Queue
 from headway.errors import Conflict, InvalidInput, NotFound
 from headway.store.queries import query
 from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
@@ -39,12 +40,16 @@ async def test_a_waiting_task_is_changed_in_place_and_keeps_its_fence(dsn):
 
 async def test_a_task_whose_shape_changed_after_it_was_planned_is_not_leased(dsn):
     async with engine(dsn) as core:
-        task = (await submit(core, function(**LONG))).ids[0]
-        await core.changing.change(task, None, {"resources": "premium"})
+        agent = await ScriptedAgent(core, cpus=4).join()
+        await core.queues.add(Queue("shut", paused=True))  # the planner itself hands nothing out
+        task = (await submit(core, function(queue="shut"))).ids[0]
         async with core.database.cold() as connection:
-            old_shape = await connection.fetchval("select min(id) from shape")
-            rows = await connection.fetch(query("task.lease"), [task], [1], core.leader.epoch("planner"), [old_shape], [1])
-        assert rows == []
+            old, epoch = await connection.fetchval("select shape from task"), core.leader.epoch("planner")
+            await core.changing.change(task, None, {"resources": "premium"})
+            new = await connection.fetchval("select shape from task")
+            for shape, leased in ((old, []), (new, [task])):
+                rows = await connection.fetch(query("task.lease"), [task], [agent.id], epoch, [shape], [agent.id])
+                assert [row["id"] for row in rows] == leased
 
 
 async def test_only_a_waiting_task_of_the_callers_own_can_be_changed(dsn):

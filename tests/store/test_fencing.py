@@ -72,15 +72,21 @@ LONG_S = 3000.0  # no lease runs out here by itself
 
 async def test_a_deposed_leader_writes_nothing(dsn, no_beats):
     async with engine(dsn, duty_lease_s=LONG_S) as core:
-        await ScriptedAgent(core).join()
+        agent = await ScriptedAgent(core).join()
         old = core.leader.epoch("planner")
         async with core.database.cold() as connection:
             await connection.execute("update duty set expires_at = '-infinity'")
             usurper = Leader(core.database, "usurper", LONG_S)
             await eventually(lambda: _takes(usurper, {"planner"}))
             task = (await submit(core, function())).ids[0]
-            rows = await connection.fetch(query("task.lease"), [task], [1], old, [1], [1])
-            assert rows == []
+            shape = await connection.fetchval("select shape from task where id = $1", task)
+
+            async def lease(epoch: int | None) -> list[int]:
+                rows = await connection.fetch(query("task.lease"), [task], [agent.id], epoch, [shape], [agent.id])
+                return [row["id"] for row in rows]
+
+            assert await lease(old) == []
+            assert await lease(usurper.epoch("planner")) == [task], "it was the epoch, and nothing else"
         core.leader.epochs["timekeeper"] = old
         with pytest.raises(StaleEpoch):
             await core.database.transact(lambda c: core.leader.fence(c, "timekeeper"))

@@ -43,6 +43,14 @@ def test_a_node_that_was_told_to_hold_on_is_silent_from_then_on():
     assert lost == [[2]] * 9 + [[1, 2]]
 
 
+def test_a_reaper_that_was_away_forgets_what_it_had_counted():
+    watch = Watch(lost_s=5, longest_tick_s=1.5)
+    for t in range(10):
+        assert watch.tick({1: seen(0)}, now=t * 0.5) == []
+    lost = [watch.tick({1: seen(0)}, now=20 + t * 0.5) for t in range(11)]
+    assert lost == [[]] * 10 + [[1]]
+
+
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=50))
 def test_only_time_the_reaper_watched_counts(gaps):
     watch = Watch(lost_s=5, longest_tick_s=1.5)
