@@ -7,7 +7,8 @@ from typing import Any
 from headway.control.core import Core
 from headway.domain.lifecycle import State
 from headway.domain.queues import Queue
-from tests.support.engine import ScriptedAgent, engine, eventually, function, state_of, submit
+from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
+from tests.support.waiting import eventually
 from tests.support.ordering import tenant
 
 
