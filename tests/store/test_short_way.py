@@ -8,8 +8,8 @@ from headway.control.core import Core
 from headway.domain.lifecycle import State
 from headway.domain.queues import Queue
 from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
-from tests.support.waiting import eventually
 from tests.support.ordering import tenant
+from tests.support.waiting import eventually
 
 
 async def taken_the_short_way(core: Core, agent: ScriptedAgent, **fields: Any) -> bool:

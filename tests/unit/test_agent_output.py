@@ -40,6 +40,19 @@ def test_where_half_of_the_limit_is_reached_no_character_is_cut_either(text: str
         assert first + "".join(one.data.decode() for one in rest) == text
 
 
+@given(st.binary(max_size=400).map(lambda data: bytes(byte & 0x7F for byte in data)), CUTS, st.integers(1, 300))
+def test_of_a_flood_its_beginning_and_its_newest_end_survive_and_what_is_cut_is_counted(data: bytes, cuts: list[int], limit: int) -> None:
+    capture, shipped, half = Capture(1, 1, limit), [], max(limit // 2, 1)
+    for piece in cut(data, cuts):
+        shipped += capture.feed(STDOUT, piece, 0)[0]
+    rest = capture.close(0)
+    head, tail = b"".join(one.data for one in shipped), b"".join(one.data for one in rest if one.stream == STDOUT)
+    assert (head, tail) == (data[:half], data[half:][-half:])
+    lost = len(data) - len(head) - len(tail)
+    told = "".join(one.data.decode() for one in rest if one.stream == STDERR)
+    assert told == (f"\n[headway: {lost} bytes of output were cut here]\n" if lost else "")
+
+
 @given(st.binary(max_size=200), CUTS)
 def test_what_is_no_text_is_shipped_byte_by_byte_as_it_is(data: bytes, cuts: list[int]) -> None:
     capture, shipped = Capture(1, 1, 10_000), []
