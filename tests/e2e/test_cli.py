@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.upped import COMMAND, Upped, clean_environment, upped
+from tests.support.waiting import until
 
 TREE = """
 nightly:
@@ -134,7 +135,9 @@ def test_wait_times_out_with_124_and_returns_the_works_code_later(up: Upped, tmp
 def test_who_follows_work_that_does_not_begin_is_told_why_once(up: Upped, tmp_path: Path) -> None:
     assert headway(up, "queue", "create", "shut").returncode == 0
     assert headway(up, "queue", "pause", "shut").returncode == 0
-    (tmp_path / "tree.yaml").write_text("t:\n  root:\n    queue: shut\n    command: [echo, a]\n    leaf: {queue: shut, command: [echo]}\n")
+    (tmp_path / "tree.yaml").write_text(
+        "t:\n  root:\n    queue: shut\n    command: [echo, a]\n    leaf: {queue: shut, command: [echo]}\n"
+    )
     (tmp_path / "inputs.ndjson").write_text("1\n2\n")
     task = submit(up, "--queue", "shut", "--", "true")
     followers = [
@@ -255,6 +258,41 @@ def test_nodes_queues_tiers_and_stats_answer(up: Upped) -> None:
 def test_doctor_finds_a_running_up_in_order(up: Upped) -> None:
     checks = {check["name"]: check["state"] for check in value(headway(up, "doctor", "--json"))}
     assert (checks["server"], checks["agents"], checks["token"]) == ("ok", "ok", "ok")
+
+
+def test_doctor_names_what_keeps_work_from_running_and_what_to_do(up: Upped, tmp_path: Path) -> None:
+    headway(up, "queue", "create", "nights")
+    headway(up, "queue", "pause", "nights")
+    task = submit(up, "--queue", "nights", "--", "true")
+    file = tmp_path / "often.yaml"
+    file.write_text("often:\n  schedule: 1\n  task: {command: sleep 1000}\n")
+    assert headway(up, "apply", str(file)).returncode == 0
+
+    def skipped() -> bool:
+        return "last firing skipped: an earlier run is still going" in headway(up, "schedule", "ls").stdout
+
+    until(skipped)
+    broken = submit(up, "--name", "breaks", "--", "sh", "-c", "echo no such customer >&2; exit 3")
+    headway(up, "wait", broken)
+    until(lambda: "queue nights" in headway(up, "doctor").stdout)  # queues are counted once a second
+    checks = {check["name"]: check for check in value(headway(up, "doctor", "--json"))}
+    assert checks["queue nights"]["todo"] == "headway queue resume nights"
+    assert checks["schedule often"]["todo"] == "headway schedule show often"
+    assert "no such customer" in checks["dead letters"]["found"] or "most often" in checks["dead letters"]["found"]
+    said = headway(up, "explain", broken).stdout
+    assert "it has failed: exit 3: no such customer; it took" in " ".join(said.split())
+    assert f"headway retry {broken} sends it again" in said
+    headway(up, "schedule", "delete", "often")
+    for each in (task, *headway(up, "ls", "--state", "running", "--name", "task", "-o", "quiet").stdout.split()):
+        headway(up, "cancel", each)
+
+
+def test_a_node_that_is_up_is_not_forgotten(up: Upped) -> None:
+    node = value(headway(up, "node", "ls", "--json"))[0]["name"]
+    said = headway(up, "node", "rm", node)
+    assert said.returncode == 1
+    assert "is up, and may hold tasks" in said.stderr
+    assert headway(up, "node", "show", node).returncode == 0
 
 
 def test_run_without_a_server_brings_its_own_and_takes_it_away_again(tmp_path: Path) -> None:

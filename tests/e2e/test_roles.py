@@ -29,6 +29,7 @@ MAY = {  # whom a route serves; people when it is not named here
     ("post", "/v1/nodes"): {"admin", "agent"},
     ("post", "/v1/nodes/{name}/drain"): {"admin"},
     ("post", "/v1/nodes/{name}/undrain"): {"admin"},
+    ("delete", "/v1/nodes/{name}"): {"admin"},
     ("get", "/v1/tenants"): {"admin"},
     ("post", "/v1/tenants"): {"admin"},
     ("patch", "/v1/tenants/{tenant}"): {"admin"},

@@ -120,3 +120,24 @@ async def _is(core: Core, task: int, state: State) -> bool:
 
 async def _nothing_waits(core: Core) -> bool:
     return not core.planner.waiting()
+
+
+async def test_a_lost_node_that_an_administrator_removes_is_waited_for_no_longer(dsn):
+    """A lost node may come back, so tasks wait for it for a day; one that will not can be removed. One that is up cannot."""
+    async with engine(dsn, impossible_s=0.1) as core:
+        large, small, [big] = await left_waiting(core, function(**LARGE))
+        remove = query("node.remove")
+        async with core.database.cold() as connection:
+            assert await connection.fetchval(remove, large.id) is None, "it lives"
+            await connection.execute("update node set state = 1 where id = $1", large.id)
+            assert await connection.fetchval(remove, large.id) is None, "it answers for a task"
+            await connection.execute("update task set node = $2 where node = $1", large.id, small.id)
+            assert await connection.fetchval(remove, large.id) == large.id
+        await core.fleet.refresh()
+
+        async def ended() -> bool:
+            await small.say(heartbeat=True)
+            return await state_of(core, big) == State.FAILED
+
+        await eventually(ended)
+        assert (await error_of(core, big)).type == "UnsatisfiableResources"

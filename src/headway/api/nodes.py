@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from litestar import Response, get, post
+from litestar import Response, delete, get, post
 from litestar.params import FromPath
 
 from headway.api.render import allocated_view
 from headway.api.request import PEOPLE, Http, answer, answer_in_kind, body_of, caller_of, core_of
 from headway.control.core import Core
 from headway.control.fleet import Node
-from headway.errors import NotFound
+from headway.errors import Conflict, NotFound
 from headway.store.queries import query
 from headway.wire.exchange import Exchange, Register
+from headway.wire.views.answers import Changed
 from headway.wire.views.fleet import NodeView
 
 _ALLOCATED = query("task.allocated")
 _DRAIN = query("node.set_drain")
+_REMOVE = query("node.remove")
 
 
 @post("/v1/nodes", status_code=201)
@@ -61,6 +63,24 @@ async def drain(request: Http, name: FromPath[str]) -> Response[bytes]:
 @post("/v1/nodes/{name:str}/undrain", status_code=200)
 async def undrain(request: Http, name: FromPath[str]) -> Response[bytes]:
     return await _set_drain(request, name, False)
+
+
+@delete("/v1/nodes/{name:str}", status_code=200)
+async def remove(request: Http, name: FromPath[str]) -> Response[bytes]:
+    """Forgets a node that is lost or gone: tasks that only it could run no longer wait for it. Its agent may register again."""
+    await caller_of(request, "admin")
+    core = core_of(request)
+    await core.fleet.refresh()
+    node = _find(core, name)
+    async with core.database.hot() as connection:
+        gone = await connection.fetchval(_REMOVE, node.id)
+    if gone is None:
+        raise Conflict(
+            f"node {node.name} is {node.word}, and may hold tasks",
+            hint=f"end its agent first (`headway node drain {node.name}` lets it finish), or wait until it is lost or gone",
+        )
+    await core.fleet.refresh()
+    return answer(Changed(1, [node.name]))
 
 
 async def _set_drain(request: Http, name: str, value: bool) -> Response[bytes]:
@@ -113,4 +133,4 @@ async def views(core: Core) -> list[NodeView]:
     ]
 
 
-ROUTES = [register, exchange, list_nodes, show_node, drain, undrain]
+ROUTES = [register, exchange, list_nodes, show_node, drain, undrain, remove]

@@ -153,6 +153,7 @@ TABLE = (
     Route("post", "/v1/nodes/{node}/exchange", "The one call of an agent: reports up, orders down", Orders, body=Exchange, tag="nodes"),
     Route("post", "/v1/nodes/{name}/drain", "Give a node nothing new", NodeView, tag="nodes"),
     Route("post", "/v1/nodes/{name}/undrain", "Give a node tasks again", NodeView, tag="nodes"),
+    Route("delete", "/v1/nodes/{name}", "Forget a node that is lost or gone", Changed, tag="nodes"),
     Route("get", "/v1/dead-letters", "Dead letters, or with group=1 grouped by error", (Page, list[DeadGroup]), tag="dead letters",
           parameters=(("group", _FLAG, "grouped by error"), *_FILTERS)),
     Route("post", "/v1/dead-letters/retry", "Send dead letters again", Changed, body=Which, tag="dead letters"),

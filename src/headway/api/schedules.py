@@ -196,6 +196,8 @@ def _view(core: Core, row: Any, coming: int) -> ScheduleView:
         created_at=row["created_at"],
         changed_at=row["changed_at"],
         problem=row["problem"],
+        last_state=None if row["last_state"] is None else Fate(row["last_state"]).name.lower(),
+        last_note=row["last_note"],
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headway.cli.condition import at_the_server
 from headway.cli.enforcement import enforced
 from headway.cli.findings import Check
 from headway.cli.terminal import Terminal, command, group, paint
@@ -48,7 +49,7 @@ def doctor(
 async def _examine(settings: Settings) -> list[Check]:
     checks = [*_machine(), *_folder(Path(settings.data_dir)), *_tools(), *enforced(settings)]
     checks += [one async for one in _database(settings)]
-    checks += [one async for one in _server(settings)]
+    checks += [one async for one in at_the_server(settings)]
     return checks
 
 
@@ -172,45 +173,6 @@ async def _schema(connection: Any) -> Check:
     if newer := applied - known:
         return Check("schema", "fail", f"made by a newer Headway ({', '.join(sorted(newer))})", "upgrade this one")
     return Check("schema", "ok", f"{len(applied)} migrations")
-
-
-async def _server(settings: Settings) -> AsyncIterator[Check]:
-    from headway.cli.fleet import of_a_tenant
-    from headway.cli.session import Server
-    from headway.client.discovery import find
-    from headway.errors import HeadwayError
-    from headway.version import VERSION
-    from headway.wire.views.fleet import NodeView, Stats
-
-    place = find(settings)
-    if place is None:
-        yield Check("server", "warn", "none configured, none running here", "`headway up` starts one; or set HEADWAY_URL")
-        return
-    server = Server(place, tls_ca=settings.tls_ca)
-    try:
-        stats = await server.get("/v1/stats", Stats, timeout=10.0)
-        nodes = await server.get("/v1/nodes", list[NodeView], timeout=10.0)
-    except HeadwayError as error:
-        yield Check("server", "fail", error.detail, error.hint or "")
-        return
-    finally:
-        await server.close()
-    if stats.version == VERSION:
-        yield Check("server", "ok", f"{place.url}, version {stats.version}" + (f", {stats.servers} in all" if stats.servers else ""))
-    else:
-        yield Check("server", "warn", f"version {stats.version}, and this is {VERSION}", "run the same version on both sides")
-    live = [one for one in nodes if one.state == "up"]
-    if of_a_tenant(stats):
-        yield Check("agents", "ok", "not looked at: the nodes are the operator's")
-    elif live:
-        yield Check("agents", "ok", f"{len(live)} up, {stats.free_cpus:g} of {stats.total_cpus:g} cpus free")
-    else:
-        yield Check("agents", "fail", "no node is up: nothing can run", "start one with `headway agent`")
-    for one in nodes:
-        if one.state == "lost":
-            yield Check(f"node {one.name}", "warn", "lost", "is the machine, or its agent, down?")
-        elif one.trouble:
-            yield Check(f"node {one.name}", "warn", f"takes no new tasks: it {one.trouble}", "it takes them again when that is over")
 
 
 def _report(checks: list[Check]) -> str:

@@ -60,6 +60,22 @@ def node_undrain(terminal: Terminal, name: NodeName) -> None:
     _turn(terminal, name, "undrain")
 
 
+@command(node, "rm", examples=["headway node rm big-1"])
+def node_rm(terminal: Terminal, name: NodeName) -> None:
+    """Forget a node that is lost or gone: no task waits for it any more.
+
+    Without this it is forgotten after a day. An agent that comes back is a new node.
+    """
+    from headway.cli.session import talk
+    from headway.wire.views.answers import Changed
+
+    async def ask(server: Server) -> None:
+        done = await server.send("DELETE", f"/v1/nodes/{quote(name, safe='')}", Changed)
+        terminal.answer(done, ids=[name], table=lambda: f"{name} is forgotten")
+
+    talk(terminal, ask)
+
+
 @command(
     app, "stats", examples=["headway stats", "headway stats --shifted", "headway stats --json | jq .finished_per_s"]
 )

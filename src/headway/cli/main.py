@@ -103,7 +103,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "dead": Entry("dead:app", "Dead letters: ls, show, retry, purge."),
     },
     "Operate": {
-        "node": Entry("fleet:node", "Nodes: ls, show, drain, undrain."),
+        "node": Entry("fleet:node", "Nodes: ls, show, drain, undrain, rm."),
         "queue": Entry("queue:queue", "Queues: ls, create, set, pause, resume, delete."),
         "webhook": Entry("webhook:app", "Webhooks: create, ls, set, rotate, test, deliveries, replay."),
         "secret": Entry("content:secret", "Secrets of tasks: set, ls, rm."),

@@ -262,8 +262,15 @@ def _list(found: list[ScheduleView]) -> str:
 
     if not found:
         return "no schedules"
-    rows = [(one.name, one.state, _when(one), one.tasks, ago(one.last_at), _ahead(one.next), one.problem) for one in found]
+    rows = [(one.name, one.state, _when(one), one.tasks, ago(one.last_at), _ahead(one.next), trouble(one)) for one in found]
     return table(("NAME", "STATE", "SCHEDULE", "TASKS", "LAST", "NEXT", "PROBLEM"), rows, right=("TASKS", "LAST"), wide="PROBLEM")
+
+
+def trouble(view: ScheduleView) -> str | None:
+    """Why it does not run as its calendar says, if so: it cannot, or its last firing came to nothing."""
+    if view.problem or view.last_state in (None, "started", "waiting"):
+        return view.problem
+    return f"last firing {view.last_state}" + (f": {view.last_note}" if view.last_note else "")
 
 
 def _one(view: ScheduleView) -> str:

@@ -273,6 +273,7 @@ class Client:
     node = blocking(AsyncClient.node)
     drain = blocking(AsyncClient.drain)
     undrain = blocking(AsyncClient.undrain)
+    remove_node = blocking(AsyncClient.remove_node)
     queues = blocking(AsyncClient.queues)
     stats = blocking(AsyncClient.stats)
     tiers = blocking(AsyncClient.tiers)

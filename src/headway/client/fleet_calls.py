@@ -32,6 +32,10 @@ class FleetCalls(Calls):
     async def undrain(self, node: str | int) -> NodeView:
         return await self._to.ask("POST", f"/v1/nodes/{segment(node)}/undrain", NodeView, repeatable=True)
 
+    async def remove_node(self, node: str | int) -> Changed:
+        """Forget a node that is lost or gone, and for which no task shall wait."""
+        return await self._to.ask("DELETE", f"/v1/nodes/{segment(node)}", Changed)
+
     async def queues(self) -> list[QueueView]:
         return await self._to.ask("GET", "/v1/queues", list[QueueView])
 

@@ -94,6 +94,9 @@ class Explaining:
         found = Explanation(str(row["id"]), state.word, "", spent=times)
         if state in (State.LEASED, State.RUNNING) or state.final:
             found.summary = _summary(row, state, times)
+            if state is State.FAILED:
+                again = f"headway logs {row['id']} tells more, headway retry {row['id']} sends it again"
+                found.reasons = [Reason("failed", _briefly(row["error"]), again)]
             if not state.final:
                 await self._add_silence(row, found)
             return found
@@ -328,4 +331,6 @@ def _summary(row: Any, state: State, times: dict[str, float]) -> str:
         return f"it was handed to its node{where} and begins there as soon as it can"
     if state is State.RUNNING:
         return f"it runs{where}; it took {took}" if took else f"it runs{where}"
-    return f"it has {state.word}; it took {took or 'no time'}"
+    how = f"{'was' if state in (State.CANCELLED, State.SKIPPED) else 'has'} {state.word}"
+    why = f": {error}" if (error := _briefly(row["error"])) else ""
+    return f"it {how}{why}; it took {took or 'no time'}"

@@ -44,5 +44,10 @@ update node set drain = $2 where id = $1 returning id;
 delete from node n where n.state <> 0 and n.seen_at < clock_timestamp() - interval '1 day'
     and not exists (select 1 from task where node = n.id and state in (3, 4, 5));
 
+-- name: remove
+-- A node that is lost or gone and holds nothing, for which nobody shall wait.
+delete from node n where n.id = $1 and n.state <> 0 and not exists (select 1 from task where node = n.id and state in (3, 4, 5))
+returning id;
+
 -- name: names
 select id, name from node where id = any ($1::int[]) and state <> 0 for update;

@@ -116,10 +116,11 @@ update schedule set paused_at = null, problem = null, next_at = $2, due_at = $3 
 delete from schedule where tenant = $1 and name = $2 returning id;
 
 -- name: list
--- Schedules by tenant and name after a cursor; everybody's when $1 is null.
+-- Schedules by tenant and name after a cursor, with what became of their last firing; everybody's when $1 is null.
 select s.id, s.name, s.spec, s.body, cardinality(s.definitions) as tasks, s.anchor, s.next_at, s.due_at, s.last_at, s.paused_at, s.problem, s.created_at, s.changed_at,
-    w.name as tenant_name
+    w.name as tenant_name, f.state as last_state, f.note as last_note
 from schedule s join tenant w on w.id = s.tenant
+left join lateral (select state, note from firing where schedule = s.id order by at desc limit 1) f on true
 where ($1::int is null or s.tenant = $1) and ($2::text is null or s.name = $2) and s.id > $3
 order by s.id limit $4;
 

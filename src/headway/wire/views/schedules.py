@@ -39,6 +39,8 @@ class ScheduleView(msgspec.Struct):
     created_at: datetime.datetime
     changed_at: datetime.datetime
     problem: str | None = None
+    last_state: str | None = None  # of its last firing, as in FiringView
+    last_note: str | None = None
     past: list[FiringView] = []
     work: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 
