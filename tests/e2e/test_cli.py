@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -253,6 +254,16 @@ def test_nodes_queues_tiers_and_stats_answer(up: Upped) -> None:
     assert value(headway(up, "stats", "--json"))["servers"] == 1
     assert value(headway(up, "node", "drain", node, "--json"))["state"] == "draining"
     assert value(headway(up, "node", "undrain", node, "--json"))["state"] == "up"
+
+
+def test_doctor_says_when_the_watch_on_disks_may_come_late(tmp_path: Path) -> None:
+    """Nothing holds a task close to its limit without the right to a real-time policy: such a limit is not in order."""
+    if os.geteuid() != 0 or (setpriv := shutil.which("setpriv")) is None:
+        pytest.skip("needs root and setpriv to give that right up")
+    words = [setpriv, "--bounding-set", "-sys_nice", *COMMAND, "doctor", "--json", "--data-dir", str(tmp_path)]
+    done = subprocess.run(words, env=clean_environment(), capture_output=True, text=True, timeout=120)
+    (found,) = [check for check in json.loads(done.stdout) if check["name"] == "disk limit"]
+    assert (found["state"], "can pass their limit by a third" in found["found"]) == ("warn", True), found
 
 
 def test_doctor_finds_a_running_up_in_order(up: Upped) -> None:

@@ -228,6 +228,26 @@ def test_what_was_used_least_recently_makes_room(alone: ScriptedServer, tmp_path
         assert "more than this node keeps" in alone.error(too_large)["message"]
 
 
+def test_a_busy_node_makes_room_too(alone: ScriptedServer, tmp_path: Path) -> None:
+    """While something is prepared nothing is removed, which may be always: above its limit a node begins no more until room is made."""
+    with running_agent(tmp_path / "agent", alone.url, node_name="small", prepared_size=5 * MIB):
+        go, begun = tmp_path / "go", tmp_path / "begun"
+        os.mkfifo(go)
+        slow = alone.order(alone.define(command=("true",), content=prepared(prepare=("sh", "-c", f"cat {go}"))))
+        until(lambda: _reading(go))
+        for name in ("one", "two", "three"):
+            content = prepared(prepare=("sh", "-c", f"head -c 2M /dev/zero > {name}"))
+            assert alone.outcome(alone.run(alone.define(command=("true",), content=content))) is Outcome.SUCCEEDED
+        content = prepared(prepare=("sh", "-c", f"echo > {begun}; head -c 2M /dev/zero > four"))
+        last = alone.order(alone.define(command=("true",), content=content))
+        alone.run(alone.define(command=("true",)))
+        assert not begun.exists()
+        go.write_text("")
+        alone.wait(lambda: slow in alone.finished and last in alone.finished)
+        (root,) = (tmp_path / "agent").glob("agent/*/prepared")
+        until(lambda: sorted(path.name for path in root.glob("place-*/[a-z]*")) == ["four", "three"])
+
+
 def test_what_a_failed_preparation_made_is_counted_too(alone: ScriptedServer, tmp_path: Path) -> None:
     """Its place is whole and may serve others, though its program cannot be built: many such must not fill the disk."""
     need("gcc")

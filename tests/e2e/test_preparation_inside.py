@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from headway.agent import tree
 from headway.agent.scratch import remove
 from headway.domain.content import Archive, Content
 from headway.domain.lifecycle import Outcome
@@ -16,6 +17,7 @@ from headway.domain.resources import MIB, Resources
 from tests.support.agents import running_agent
 from tests.support.packages import need
 from tests.support.scripted_server import ScriptedServer
+from tests.support.waiting import until
 
 ROOM = Resources(cpus_milli=500, memory=256 * MIB, disk=256 * MIB)
 
@@ -129,3 +131,22 @@ def test_a_command_that_wants_everything_gets_no_more_than_a_task(server: Script
     bomb = prepared(server, "bomb() { bomb | bomb & }; bomb; sleep 2; echo survived > made", tenant=9)
     assert server.outcome(bomb) in (Outcome.NOT_STARTABLE, Outcome.SUCCEEDED)
     assert server.text(prepared(server, "echo fine > made", tenant=9)) == "fine\n"
+
+
+def test_what_is_prepared_at_once_for_two_tenants_is_done_by_two_users(tmp_path: Path) -> None:
+    """Also where there are no cgroups, and so no slots with users of their own."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give each a user of its own")
+    seconds = [str(21_000_000 + os.getpid()), str(31_000_000 + os.getpid())]
+    with ScriptedServer() as server, running_agent(tmp_path, server.url, cgroups="avoid"):
+        for tenant, long in enumerate(seconds, start=7):
+            content = Content(prepare=("/bin/sleep", long))
+            server.order(server.define(command=("/bin/true",), isolation="sandbox", tenant=tenant, resources=ROOM, content=content))
+        until(lambda: all(_users_of(["/bin/sleep", long]) for long in seconds))
+        one, other = (_users_of(["/bin/sleep", long]) for long in seconds)
+    assert not one & other
+    assert 0 not in one | other
+
+
+def _users_of(words: list[str]) -> set[int]:
+    return {os.stat(f"/proc/{pid}").st_uid for pid in tree.table() if tree.words(pid)[:-1] == [word.encode() for word in words]}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.agent.entries import Entries, size_of
+from headway.agent.entries import Entries, change_mode, size_of
 
 LIMIT = 2**20
 
@@ -40,3 +40,12 @@ def test_an_entry_that_somebody_removed_is_whole_again_only_when_it_is(tmp_path:
         entries.get("place-1", fails)
     assert seen == [None]
     assert size_of(tmp_path, "place-1") is None
+
+
+def test_the_mode_of_what_a_link_leads_to_is_never_changed(tmp_path: Path) -> None:
+    (tmp_path / "shadow").write_text("secret")
+    (tmp_path / "shadow").chmod(0o600)
+    (tmp_path / "link").symlink_to("shadow")
+    with pytest.raises(OSError, match="symbolic links"):
+        change_mode(str(tmp_path / "link"), lambda mode: mode | 0o444)
+    assert (tmp_path / "shadow").stat().st_mode & 0o777 == 0o600

@@ -96,7 +96,7 @@ def _settled(place: Path) -> int:
                     if stat.S_ISDIR(found.st_mode):
                         left.append(entry.path)
                     elif stat.S_ISREG(found.st_mode) and found.st_mode & _SET_ID:
-                        _clear(entry.path, found.st_mode)
+                        change_mode(entry.path, lambda mode: mode & ~_SET_ID)
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise Failed(TOO_DEEP) from None
@@ -104,9 +104,10 @@ def _settled(place: Path) -> int:
     return total
 
 
-def _clear(path: str, mode: int) -> None:
+def change_mode(path: str, new: Callable[[int], int]) -> None:
+    """Of a file or folder, and never of what a link leads to, though one may have been put there a moment ago."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        os.fchmod(descriptor, stat.S_IMODE(mode) & ~_SET_ID)
+        os.fchmod(descriptor, stat.S_IMODE(new(os.fstat(descriptor).st_mode)))
     finally:
         os.close(descriptor)

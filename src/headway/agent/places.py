@@ -14,7 +14,8 @@ from headway.agent.interpreters import NotStartable
 from headway.agent.link import Terms
 from headway.agent.ports import Ports
 from headway.agent.scratch import Scratch, remove
-from headway.agent.slots import UID_SPAN, Slot, Slots, can_change_user
+from headway.agent.slots import Slot, Slots, can_change_user
+from headway.agent.users import Users
 from headway.domain.isolation import EVERYTHING
 from headway.domain.task import Definition
 
@@ -45,9 +46,9 @@ class Places:
 
     def __init__(self, work_dir: str, instance: str, terms: Terms, ports: int) -> None:
         self._terms = terms
-        uids = terms.sandbox_uid + int(instance, 16) % 64 * UID_SPAN if can_change_user() else None
+        users = Users(terms.sandbox_uid, instance) if can_change_user() else None
         hierarchy = cgroups.find(instance) if terms.cgroups == "use" else None
-        self.slots = Slots(hierarchy, first_uid=uids, device=cgroups.device_of(work_dir))
+        self.slots = Slots(hierarchy, users=users, device=cgroups.device_of(work_dir))
         self.scratch = Scratch(os.path.join(work_dir, "scratch"))
         self.ports = Ports(terms.first_port, ports)
         self._prepared = os.path.join(work_dir, "prepared")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from headway.agent.clock import boottime
 from headway.agent.entries import MARKS, mark_of, size_of
@@ -37,11 +37,13 @@ PASSED_ON = (
 )  # fmt: skip
 
 
-class Running(NamedTuple):
+@dataclass
+class Running:
     """A preparation that is being made."""
 
     number: int  # of the definition
     place: Place | None  # with limits, if its commands are not trusted
+    user: int | None = None  # who they are then; None: the agent's own
 
 
 class Preparations:
@@ -79,6 +81,8 @@ class Preparations:
         self._start()
 
     def _start(self) -> None:
+        if self._running and self._over() > 0:
+            return  # room is made when these have ended: on a busy node that would be never, were others begun meanwhile
         busy = {running.number for running in self._running.values()}
         for number in [number for number in self._waiting if number not in busy][: MOST - len(self._running)]:
             try:
@@ -104,16 +108,24 @@ class Preparations:
             sandbox_paths=terms.sandbox_paths,
             engine=self._engine,
         )
-        place = self._limited(definition)
-        if definition.isolation == "sandbox":
-            job.user, job.box = self._places.slots.user_of(place.slot if place is not None else None), self._places.workshop
+        running = Running(number, self._limited(definition))
         try:
-            pid = self._errands.start(job, place.slot if place is not None else None)
+            if definition.isolation == "sandbox":
+                job.box = self._places.workshop
+                if self._places.slots.users is not None:
+                    job.user = running.user = self._places.slots.users.take()
+            pid = self._errands.start(job, running.place.slot if running.place is not None else None)
         except BaseException:
-            if place is not None:
-                self._places.give_back(place)
+            self._leave(running)
             raise
-        self._running[pid] = Running(number, place)
+        self._running[pid] = running
+
+    def _leave(self, running: Running) -> None:
+        """Its processes have ended."""
+        if running.place is not None:
+            self._places.give_back(running.place)
+        if running.user is not None and self._places.slots.users is not None:
+            self._places.slots.users.give_back(running.user)
 
     def _limited(self, definition: Definition) -> Place | None:
         """Commands of people we do not trust get no more than a task: as much memory as theirs, at least what a compiler needs."""
@@ -133,11 +145,11 @@ class Preparations:
         if isinstance(answer, str):
             answer = Answer(error=f"the preparation died ({answer})")
             self._unsure = True
-        number, place = self._running.pop(pid)
-        if place is not None:
-            if answer.error and place.slot is not None and place.slot.used().kills:
-                answer.error = f"the preparation used more memory than it may ({place.limits.memory} bytes); {answer.error}"
-            self._places.give_back(place)
+        running = self._running.pop(pid)
+        number, place = running.number, running.place
+        if answer.error and place is not None and place.slot is not None and place.slot.used().kills:
+            answer.error = f"the preparation used more memory than it may ({place.limits.memory} bytes); {answer.error}"
+        self._leave(running)
         if not answer.error:
             self.ready[number] = answer
         self._sizes.update(answer.entries)
@@ -168,7 +180,7 @@ class Preparations:
             return
         if self._unsure:
             self._look()
-        over = sum(self._sizes.values()) - self._terms.prepared_size
+        over = self._over()
         if over <= 0:
             return
         kept = {key for number in (*self.in_use(), newest) if number in self.ready for key in self.ready[number].entries}
@@ -179,6 +191,10 @@ class Preparations:
             self._remove(key)
         for number in [number for number, answer in self.ready.items() if not answer.entries.keys() <= self._sizes.keys()]:
             del self.ready[number]  # in place: others look things up in it
+
+    def _over(self) -> int:
+        """By how much what is kept exceeds its limit."""
+        return sum(self._sizes.values()) - self._terms.prepared_size
 
     def _look(self) -> None:
         """One died and told nothing: what it made whole is counted, what it left half-made is removed."""
@@ -227,7 +243,6 @@ class Preparations:
         """Forget what is being prepared: it has been killed."""
         self._errands.drop_all()
         for running in self._running.values():
-            if running.place is not None:
-                self._places.give_back(running.place)
+            self._leave(running)
         self._running.clear()
         self._waiting.clear()

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from headway.agent.descriptors import part
 from headway.agent.group import KILL_S, Group, Hierarchy, Limits, Used, kill
 from headway.agent.handing import Call, Calls
+from headway.agent.users import Users
 
 KEPT = 64  # free slots; a burst's surplus is removed
-UID_SPAN = 1024  # users for each agent of a machine
 STACK = 256 * 1024
 CACHE_PART = 4  # cached files of earlier tasks are dropped when they fill a quarter of the next one's memory
 NOTHING = Used(None, 0, 0, 0)
@@ -66,13 +66,14 @@ class Slot:
 class Slots:
     """The slots of one supervisor."""
 
-    def __init__(self, hierarchy: Hierarchy | None, *, first_uid: int | None, device: str) -> None:
-        self.hierarchy, self._first_uid, self._device = hierarchy, first_uid, device
+    def __init__(self, hierarchy: Hierarchy | None, *, users: Users | None, device: str) -> None:
+        """`users`: of isolated tasks; None where they stay the agent's own."""
+        self.hierarchy, self.users, self._device = hierarchy, users, device
         self._free: dict[tuple[bool, Limits], deque[Slot]] = {}
         self._count = self._made = 0
         self._slots: set[Slot] = set()  # all of them, also those that are taken
         self._spoilt: list[Slot] = []  # in a state that nobody knows: a descriptor was missing half-way
-        self._numbers: list[int] = []  # of removed slots, to be used again: users are few
+        self._numbers: list[int] = []  # of removed slots, to be used again
         self.before_user: Call = lambda: None  # done by the thread of an isolated slot, while it is still root
         self._keeper = Slot(0, None, None)
         if hierarchy is not None:
@@ -81,7 +82,7 @@ class Slots:
 
     def take(self, limits: Limits, *, isolated: bool) -> Slot | None:
         """A slot with these limits; None where there is nothing to hold a task with."""
-        own_user = isolated and self._first_uid is not None
+        own_user = isolated and self.users is not None
         if self.hierarchy is None and not own_user:
             return None
         if self._spoilt:
@@ -118,12 +119,6 @@ class Slots:
             slot.group.limit(limits, self._device)  # it knows which of them have to be written, and whether they could be
             slot.limits = limits
 
-    def user_of(self, slot: Slot | None) -> int | None:
-        """For commands that run inside a slot of the agent's own user and are not trusted; nobody else has it while the slot is taken."""
-        if self._first_uid is None:
-            return None
-        return self._first_uid + (slot.number % UID_SPAN if slot is not None else 0)
-
     def give_back(self, slot: Slot) -> None:
         """Its task is over and none of its processes lives."""
         if self._count >= KEPT:
@@ -140,6 +135,8 @@ class Slots:
         if self.hierarchy is not None:
             self.hierarchy.go_home(self._keeper.thread)
             self.hierarchy.clear()
+        if self.users is not None:
+            self.users.close()
 
     def _pick(self, limits: Limits, own_user: bool) -> Slot | None:
         same = self._free.get((own_user, limits))
@@ -157,9 +154,13 @@ class Slots:
             self._made += 1
             number = self._made
         group = self.hierarchy.group(str(number)) if self.hierarchy is not None else None
-        uid = self._first_uid + number % UID_SPAN if own_user and self._first_uid is not None else None
+        uid = self.users.take() if own_user and self.users is not None else None
         slot = Slot(number, group, uid)
-        _start(slot, self.before_user)
+        try:
+            _start(slot, self.before_user)
+        except OSError:
+            self._give_back_user(slot)
+            raise
         self._slots.add(slot)
         if group is not None:
             try:
@@ -178,6 +179,11 @@ class Slots:
         if slot.group is not None:
             slot.group.remove()
         self._numbers.append(slot.number)
+        self._give_back_user(slot)
+
+    def _give_back_user(self, slot: Slot) -> None:
+        if slot.uid is not None and self.users is not None:
+            self.users.give_back(slot.uid)
 
 
 def _start(slot: Slot, before_user: Call = lambda: None) -> None:

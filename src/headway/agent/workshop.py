@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headway.agent import sandbox
-from headway.agent.entries import TOO_DEEP, Entries, Failed
+from headway.agent.entries import TOO_DEEP, Entries, Failed, change_mode
 from headway.agent.scratch import remove
 from headway.agent.variables import for_bubblewrap, marks_of
 from headway.domain.isolation import EVERYTHING
@@ -86,10 +86,8 @@ class Workshop:
         for path in _all_below(str(place)):
             os.chown(path, os.geteuid(), os.getegid(), follow_symlinks=False)
             mode = os.lstat(path).st_mode
-            if stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and mode & stat.S_IXUSR):
-                os.chmod(path, stat.S_IMODE(mode) & 0o777 | 0o555)
-            elif stat.S_ISREG(mode):
-                os.chmod(path, stat.S_IMODE(mode) & 0o777 | 0o444)
+            if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
+                change_mode(path, _readable)
 
     def _made(self) -> sandbox.Sandbox:
         """Once for each process; one at a time, for they share a folder."""
@@ -99,6 +97,12 @@ class Workshop:
                 self._box = sandbox.Sandbox(self._folder, shown=sandbox.python_paths(), sources=sources)
             self._box.uncover()
         return self._box
+
+
+def _readable(mode: int) -> int:
+    """By everybody, and used by whom it is for; it gives nobody's rights to others."""
+    used = stat.S_ISDIR(mode) or mode & stat.S_IXUSR
+    return mode & 0o777 | (0o555 if used else 0o444)
 
 
 def _all_below(folder: str) -> Iterator[str]:

@@ -23,7 +23,7 @@ def enforced(settings: Settings) -> Iterator[Check]:
     from headway.agent import cgroups
 
     yield _limits(cgroups.available() if settings.cgroups == "use" else None)
-    yield Check("disk limit", "ok", "by a watch on the task's folder; single files of isolated tasks also by RLIMIT_FSIZE")
+    yield _disk()
     yield _sandbox(settings)
     yield _users()
 
@@ -39,6 +39,20 @@ def _limits(there: tuple[int, dict[str, str]] | None) -> Check:
     if missing:
         return Check("limits", "warn", f"{found}; not {', '.join(missing)}", "enable these controllers for the agent's cgroup")
     return Check("limits", "ok", found)
+
+
+def _disk() -> Check:
+    """Whether the watch on disks may be urgent: tried in a thread, which has a policy of its own."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from headway.agent.disk_hold import hurry
+
+    found = "by a watch on the task's folder; single files of isolated tasks also by RLIMIT_FSIZE"
+    with ThreadPoolExecutor(1) as thread:
+        if thread.submit(hurry).result():
+            return Check("disk limit", "ok", found)
+    late = "but it may come late: tasks that write with many processes can pass their limit by a third"
+    return Check("disk limit", "warn", f"{found}, {late}", "run the agent as root, or allow it a real-time policy (LimitRTPRIO=1)")
 
 
 def _sandbox(settings: Settings) -> Check:
