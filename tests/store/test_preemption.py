@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from headway.control import preemption
 from headway.control.core import Core
 from headway.domain.lifecycle import Outcome, State
 from headway.errors import Conflict
 from headway.wire.exchange import Control, Notice, Order
 from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
+from tests.support.ordering import tenant
 from tests.support.waiting import eventually
 
 WHOLE = {"cpus": 2, "memory": "1GiB"}  # all the CPU of a scripted node, a part of its memory
@@ -207,3 +209,66 @@ async def test_when_the_node_is_lost_both_run_elsewhere(dsn: str) -> None:
         assert order.id == long.id
         await again.succeed(order)
         assert await state_of(core, long.id) == State.SUCCEEDED
+
+
+async def test_a_frozen_task_goes_on_as_soon_as_others_leave_room_for_it(dsn: str) -> None:
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        half = {"cpus": 1, "memory": "1GiB"}
+        long = await begin(core, agent, execution_cap="20h", resources=half)
+        beside = await begin(core, agent, execution_cap="10h", resources=half, preemptible=False)
+        await submit(core, function(category="urgent", resources=half, execution_cap="5h"))
+        [urgent], [control] = await gather(agent, orders=1, controls=1)
+        assert (control.id, control.word) == (long.id, "pause")
+        await confirm(agent, control, "paused")
+        await agent.start(urgent)
+        await agent.succeed(beside)
+        _, [control] = await gather(agent, controls=1)
+        assert (control.id, control.word) == (long.id, "resume"), "the urgent one still runs, in the room of the third"
+        await confirm(agent, control, "resumed")
+        assert [await state_of(core, task) for task in (long.id, urgent.id)] == [State.RUNNING, State.RUNNING]
+
+
+async def test_all_nodes_are_looked_at_in_turn(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preemption, "MOST_NODES", 1)
+    async with engine(dsn) as core:
+        for name in ("one", "two"):
+            await begin(core, await ScriptedAgent(core, name).join(), preemptible=False, **LONG)
+        agent = await ScriptedAgent(core, "three").join()
+        long = await begin(core, agent, **LONG)
+        [urgent] = (await submit(core, function(**URGENT))).ids
+        [order], [control] = await gather(agent, orders=1, controls=1)
+        assert (order.id, control.id) == (urgent, long.id)
+
+
+async def test_who_stops_only_its_own_tasks_finds_them_among_longer_ones_of_others(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preemption, "MOST_CANDIDATES", 1)
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        other, _ = await core.access.add_tenant("other")
+        small = {"cpus": 0.5, "memory": "64MiB"}
+        await submit(core, function(execution_cap="20h", resources=small), tenant=other)
+        own = (await submit(core, *(function(execution_cap="10h", resources=small) for _ in range(3)))).ids
+        orders: list[Order] = []
+        while len(orders) < 4:
+            orders += await agent.orders()
+        await agent.start(*orders)
+        [urgent] = (await submit(core, function(category="urgent", resources=small, execution_cap="2s"))).ids
+        [order], [control] = await gather(agent, orders=1, controls=1)
+        assert order.id == urgent
+        assert control.id in own
+
+
+async def test_a_burst_of_urgent_tasks_is_late_all_together_as_far_as_the_quota_goes(dsn: str) -> None:
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        await begin(core, agent, execution_cap="20h", resources=WHOLE, preemptible=False)
+        bounded = await tenant(core, "bounded", max_running=3)
+        free = set((await submit(core, *(function(**URGENT) for _ in range(5)))).ids)
+        held = (await submit(core, *(function(**URGENT) for _ in range(5)), tenant=bounded)).ids
+
+        async def late() -> bool:
+            found = {key[2] for _, key in core.planner.late(core.clock.now(), 20)}
+            return found == free | set(held[:3])
+
+        await eventually(late)

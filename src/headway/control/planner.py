@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -214,14 +215,14 @@ class Planner:
     # What pre-emption asks
 
     def late(self, before: datetime.datetime, most: int) -> list[tuple[Group, Key]]:
-        """The first task of each group that should have begun by then and may: tenants below their part first, the most overdue first."""
+        """Tasks that should have begun by then and may, as far as quotas go: tenants below their part first, the most overdue first."""
         found = []
         for (tenant, shape), head in self.board.heads.items():
             first = head.first()
             if first is None or first[0] > before or self.conditions.gate(shape, self.conditions.pressure.peak) is Gate.CLOSED:
                 continue
-            if self.board.usage.allowance(tenant, self.rooms.need(shape), 1):
-                found.append(((tenant, shape), first))
+            allowed = self.board.usage.allowance(tenant, self.rooms.need(shape), most)
+            found += [((tenant, shape), key) for key in itertools.islice(head.waiting(), allowed) if key[0] <= before]
         entitled = self.board.usage.may_stop_others  # the others stop only their own tasks
         return sorted(found, key=lambda late: (not entitled(late[0][0]), late[1]))[:most]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headway import telemetry
@@ -36,7 +36,9 @@ from headway.policy.preemption import (
     Choice,
     Late,
     Mode,
+    Space,
     choose,
+    room_for_all,
 )
 from headway.store.database import Connection, Database
 from headway.store.queries import query
@@ -44,7 +46,7 @@ from headway.store.queries import query
 VAIN_S = 2.0  # after a look that found nobody to stop; a new urgent task is looked at all the same
 RELOAD_S = 10.0  # how often to look for loans nobody here remembers
 GRACE_S = 5.0  # for a checkpoint
-MOST_CANDIDATES = 500
+MOST_CANDIDATES = 2_000
 
 _LATE = query("preemption.late")
 _CANDIDATES = query("preemption.candidates")
@@ -77,6 +79,8 @@ class Preemption:
     clock: Clock
     wake: Callable[[], None] = lambda: None
     _resting: bool = False  # nothing waits and nothing is lent: the planner tells when that changes
+    _from: int = 0  # where among the nodes to look next: only some are looked at each time
+    _in_vain: int = 0  # nodes that were looked at since somebody was last stopped
     _lent: set[int] = field(default_factory=set)  # tasks that others stopped for
     _vain: tuple[float, frozenset[int]] = (0.0, frozenset())  # until when not to look again, and who is late in vain
     _over: dict[int, float] = field(default_factory=dict)  # loans that nobody needs any more, since when
@@ -131,24 +135,30 @@ class Preemption:
     # Making room
 
     async def _make_room(self, late: list[Waiting]) -> bool:
-        """Whether anybody was stopped."""
-        found = False
-        spaces = self.planner.spaces()
+        """Whether somebody was stopped, or there are nodes that were not looked at."""
         wide = [waiting for waiting in late if waiting.late.id not in self._lent]
-        nodes = [s.node for s in spaces if s.accepting and any(fits(w.late.asked, s.capacity) for w in wide)][:MOST_NODES]
-        if not nodes:
+        fitting = [s for s in self.planner.spaces() if s.accepting and any(fits(w.late.asked, s.capacity) for w in wide)]
+        if not fitting:
             return False
-        candidates, attempts = await self._candidates(nodes)
+        at = self._from % len(fitting)
+        spaces = (fitting[at:] + fitting[:at])[:MOST_NODES]
+        self._from, self._in_vain = at + len(spaces), self._in_vain + len(spaces)
+        candidates, attempts = await self._candidates(wide, spaces)
+        may_stop_others = self.planner.board.usage.may_stop_others
         for waiting in wide:
-            choice = choose(waiting.late, [s for s in spaces if s.node in nodes], candidates) if candidates else None
+            asking = replace(waiting.late, entitled=may_stop_others(waiting.late.tenant))  # it may hold more since the last one
+            choice = choose(asking, spaces, candidates) if candidates else None
             if choice is not None and await self._stop(choice, waiting, attempts):
-                found = True
+                self._in_vain = 0
                 candidates = [c for c in candidates if c.node != choice.node]  # its room has changed: next round
-        return found
+                spaces = [s for s in spaces if s.node != choice.node]
+        return self._in_vain < len(fitting)
 
-    async def _candidates(self, nodes: list[int]) -> tuple[list[Candidate], dict[int, int]]:
+    async def _candidates(self, late: list[Waiting], spaces: list[Space]) -> tuple[list[Candidate], dict[int, int]]:
+        """Who might stop there: of tenants that stop only their own tasks, just those."""
+        own = None if any(waiting.late.entitled for waiting in late) else [waiting.late.tenant for waiting in late]
         async with self.database.hot() as connection:
-            rows = await connection.fetch(_CANDIDATES, nodes, MOST_CANDIDATES)
+            rows = await connection.fetch(_CANDIDATES, [space.node for space in spaces], MOST_CANDIDATES, own)
         known = await self.definitions.load(row["definition"] for row in rows)
         found, attempts = [], {}
         for row in rows:
@@ -214,6 +224,10 @@ class Preemption:
                 over.setdefault(row["beneficiary"], []).append(row)
         now = time.monotonic()
         self._over = {beneficiary: self._over.get(beneficiary, now) for beneficiary in over}
+        rooms = self.planner.rooms
+        settled = [row for row in rows if _frozen_for(row) and row["node"] in rooms and room_for_all(rooms[row["node"]].free)]
+        if settled:
+            await self._resume(settled)
         for beneficiary, owners in over.items():
             taken = await self._pass_on(beneficiary, owners, late)
             if taken is not None:
@@ -296,6 +310,11 @@ def _still(row: Any, node: int, attempt: int) -> bool:
         and row["hold_at"] is None
         and row["cancel_at"] is None
     )
+
+
+def _frozen_for(row: Any) -> bool:
+    """Whether it stands still for a task that still needs the room."""
+    return bool(row["held"] and row["needed"] and row["mode"] == Mode.FREEZE and row["state"] == State.PAUSED)
 
 
 def _is(row: Any, owner: Any) -> bool:

@@ -113,8 +113,8 @@ class Usage:
     def may_stop_others(self, tenant: int) -> bool:
         """Whether it holds less than what the others leave to it, or has nobody to share with.
 
-        Also when more is due than fits, and the order goes by equal parts: an equal part of a thousand may be less than one task, and
-        what the others hold and have due is counted, so nobody comes to more than them by stopping their tasks.
+        Also while the order goes by equal parts: one of a thousand may be less than one task, and what the others hold and have due is
+        counted, so nobody comes to more than them by stopping their tasks.
         """
         return self.share(tenant) < max(self.level, self.asked) or len(self.tenants) <= 1
 
@@ -132,11 +132,6 @@ class Usage:
                 found[tenant] += part / weights[tenant]
         self.asked = water_level([(share, weights[tenant]) for tenant, share in found.items()], whole)
         self.evenly = evenly
-        self._weigh(self.weight)
-
-    def divide_evenly(self) -> None:
-        """An equal part for everyone, whatever they ask for."""
-        self.asked = 0.0
         self._weigh(self.weight)
 
     def until(self, tenant: int, need: Need, share: float, most: int) -> int:

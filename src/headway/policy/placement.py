@@ -283,14 +283,12 @@ class Board:
     def divide(self, *, due_first: bool) -> None:
         """Find anew what a tenant is entitled to. At peak, what can wait asks for nothing yet, and leaves its part to what is due.
 
-        Unless that is more than the fleet holds at once: then everyone has an equal part, and no backlog delays another's single task (E5).
+        Unless that is more than the fleet holds at once: then in the order everyone has an equal part, and no backlog delays another's
+        single task (E5).
         """
-        due = census.due(self.going, self.rooms) if due_first else {}
+        due = census.due(self.going, self.rooms)
         self.flooded = sum(due.values()) > 1.0
-        if due_first:
-            self.usage.divide(due, self.rooms.utilisation(), evenly=self.flooded)
-        else:
-            self.usage.divide_evenly()
+        self.usage.divide(due, self.rooms.utilisation(), evenly=self.flooded or not due_first)
 
     # Ranks
 

@@ -3,7 +3,8 @@
 A victim is frozen when what the other asks for in memory, disk and ports is free beside it, and loses nothing; else it is ended and
 queued again, and loses its work since its last checkpoint. The least work lost goes first. A task that made room before is left alone
 until it has run on for as long as it was away, and at least REST_S: nobody is stopped twice in a row. Nobody stops others' tasks for more
-than its part of the fleet; its own may always make room for a more urgent one.
+than its part of the fleet; its own may always make room for a more urgent one. A frozen task goes on when the one it stopped for has
+ended, or as soon as others on its node have left room enough.
 """
 
 from __future__ import annotations
@@ -98,6 +99,11 @@ def choose(late: Late, spaces: Iterable[Space], candidates: Iterable[Candidate])
         if found is not None and (best is None or found[0] < best[0]):
             best = found
     return best[1] if best else None
+
+
+def room_for_all(free: Iterable[int]) -> bool:
+    """Whether all that a node holds fits there at once, by what is free in its books: who is frozen there can go on."""
+    return all(amount >= 0 for i, amount in enumerate(free) if i not in STAYING)
 
 
 def may_stop(late: Late, candidate: Candidate) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from headway.domain.resources import Resources
 from headway.policy.order import Group
-from headway.policy.preemption import LONGEST_LOAN_S, MOST_NODES, STAYING, Candidate, Choice, Late, Space, choose
+from headway.policy.preemption import LONGEST_LOAN_S, MOST_NODES, STAYING, Candidate, Choice, Late, Space, choose, room_for_all
 from headway.policy.room import Rooms
 from headway.simulate.load import Arrival
 
@@ -52,6 +52,16 @@ class Loans:
 
     def end(self, run: Run) -> None:
         del self.on[run.node][run.task]
+
+    def settle(self, node: int, rooms: Rooms) -> list[Run]:
+        """Who was out of the way on a node that has room by now for all it holds: nobody owes them anything any more."""
+        if not room_for_all(rooms[node].free):
+            return []
+        owners: list[Run] = []
+        for run in self.on.get(node, {}).values():
+            owners += run.owes
+            run.owes = ()
+        return owners
 
     def choose(self, late: Late, rooms: Rooms, now: float) -> Choice | None:
         """Who stops for this urgent task: looked for on some of the nodes, others for each task."""

@@ -11,6 +11,7 @@ import heapq
 import math
 from bisect import insort
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from headway.domain.queues import Queue
@@ -142,6 +143,8 @@ class World:
             count += 1
             if run.owes:
                 self.loans.over.append((self.now, run.owes))
+            for owner in self.loans.settle(run.node, self.board.rooms):
+                self._resume(owner)
         self.pressure.ended(count)
 
     def _leave(self, run: Run) -> None:
@@ -203,7 +206,7 @@ class World:
         if late:
             self._stopped = self.now
         for one in late:
-            self._stop_others(one)
+            self._stop_others(replace(one, entitled=self.board.usage.may_stop_others(one.tenant)))  # it may hold more since the last one
 
     def _late(self) -> list[Late]:
         """Urgent tasks that should have begun, tenants below their part first."""

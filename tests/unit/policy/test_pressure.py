@@ -102,7 +102,7 @@ def test_a_tenant_is_entitled_to_no_less_than_an_equal_part_whatever_others_ask_
     usage.divide(due, utilisation=sum(held.values()) / 40)
     assert usage.level >= 1 / len(held) - 1e-9
     assert usage.level <= 1.0
-    usage.divide_evenly()
+    usage.divide(due, utilisation=sum(held.values()) / 40, evenly=True)
     assert usage.level == pytest.approx(1 / len(held))
 
 
@@ -117,9 +117,9 @@ def test_whoever_stops_others_holds_so_little_that_all_could_have_as_much_of_wha
     asked = {tenant: usage.share(tenant) + due.get(tenant, 0.0) for tenant in held}
     for tenant in held:
         own = usage.share(tenant)
-        fits = sum(min(ask, own) for ask in asked.values()) < 1.0 - 1e-9
-        assert usage.may_stop_others(tenant) or not fits
-        assert own < 1 / len(held) or fits or not usage.may_stop_others(tenant)
+        left = 1.0 - sum(min(ask, own) for ask in asked.values())
+        assert usage.may_stop_others(tenant) or left < 1e-9
+        assert own < 1 / len(held) or left > -1e-9 or not usage.may_stop_others(tenant)
 
 
 def test_when_more_is_due_than_fits_a_small_tenant_may_stop_others_and_one_with_a_backlog_not():
@@ -136,10 +136,10 @@ def test_when_more_is_due_than_fits_a_small_tenant_may_stop_others_and_one_with_
     board.place(Round(1, BASE, due_first=True))
     board.divide(due_first=True)
     assert board.flooded
-    assert board.usage.level == pytest.approx(1 / 12)
-    assert {tenant for tenant in held if board.usage.may_stop_others(tenant)} == set(held) - {1}
-    board.divide(due_first=False)
-    assert not board.usage.may_stop_others(2), "only while urgent tasks come is it counted what each asks for"
+    for due_first in (True, False):
+        board.divide(due_first=due_first)
+        assert board.usage.level == pytest.approx(1 / 12), "in the order it is an equal part"
+        assert {tenant for tenant in held if board.usage.may_stop_others(tenant)} == set(held) - {1}
 
 
 def two_tenants() -> Board:

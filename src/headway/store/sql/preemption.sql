@@ -9,7 +9,8 @@ select beneficiary from preemption where task = $1 and resumed_at is null;
 select id, tenant, shape, category, cap_ms, start_by from task where id = any ($1::bigint[]) and state = 2;
 
 -- name: candidates
--- Running tasks on these nodes that might stop for another, the longest first, with what they would lose and when they last did.
+-- Running tasks on these nodes, of these tenants if any are named, that might stop for another: the longest first, with what they would lose
+-- and when they last did.
 select t.id, t.tenant, t.attempt, t.node, t.shape, t.definition, t.cap_ms, extract(epoch from clock_timestamp() - t.started_at)::float8 as ran_s,
     extract(epoch from clock_timestamp() - greatest(t.started_at, (
         select max(c.saved_at) from checkpoint c where c.task = t.id and c.attempt = t.attempt)))::float8 as unsaved_s,
@@ -17,6 +18,7 @@ select t.id, t.tenant, t.attempt, t.node, t.shape, t.definition, t.cap_ms, extra
     coalesce(extract(epoch from clock_timestamp() - p.resumed_at), 0)::float8 as back_s
 from task t left join preemption p on p.task = t.id
 where t.node = any ($1::int[]) and t.state = 4 and t.category <> 0 and t.hold_at is null and t.cancel_at is null
+    and ($3::int[] is null or t.tenant = any ($3))
 order by t.cap_ms desc limit $2;
 
 -- name: lock
