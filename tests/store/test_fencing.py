@@ -92,6 +92,18 @@ async def test_a_deposed_leader_writes_nothing(dsn, no_beats):
             await core.database.transact(lambda c: core.leader.fence(c, "timekeeper"))
 
 
+async def test_a_deposed_timekeeper_makes_nothing_ready(dsn, no_beats):
+    async with engine(dsn, duty_lease_s=LONG_S) as core, core.database.cold() as connection:
+        task = (await submit(core, function(at=4_000_000_000))).ids[0]
+        old, usurper = core.leader.epoch("timekeeper"), Leader(core.database, "usurper", LONG_S)
+        await connection.execute("update duty set expires_at = '-infinity'")
+        await eventually(lambda: _takes(usurper, {"timekeeper"}))
+        await connection.execute("update task set eligible_at = clock_timestamp() - interval '1 second'")
+        assert await connection.fetch(query("task.come_due"), old, 10) == []
+        due = await connection.fetch(query("task.come_due"), usurper.epoch("timekeeper"), 10)
+        assert [row["id"] for row in due] == [task]
+
+
 async def _takes(leader: Leader, duties: set[str]) -> bool:
     """Whether it leads these by now: it passes over those that their leader of before is just writing for."""
     await leader.renew()
