@@ -279,3 +279,24 @@ async def test_a_server_that_nobody_can_use_says_how_to_change_that(dsn: str, tm
         assert "headway key create" in said
     finally:
         server.kill()
+
+
+@pytest.mark.parametrize("path", ["/v1/events", "/v1/tasks/{task}/logs?follow=1"])
+async def test_a_stream_breaks_off_when_its_key_is_revoked_and_whoever_comes_again_is_told_why(place, path):
+    token = await place.tenant("acme")
+    key = await place.must("POST", "/v1/keys", {"tenant": "acme"})
+    task = (await place.must("POST", "/v1/tasks", {"command": ["true"]}, token=token))["id"]
+    http = Http(place.url, token=key["token"])
+    try:
+        async with asyncio.timeout(120), http.stream("GET", path.format(task=task), timeout=120) as (answer, pieces):
+            assert answer.status == 200
+            if "events" in path:
+                await anext(pieces)
+            await place.must("POST", f"/v1/keys/{key['id']}/revoke")
+            with pytest.raises(ConnectionError):
+                async for _ in pieces:
+                    pass
+        again = await place.ask(key["token"], "GET", path.format(task=task))
+        assert (again.status, problem(again)["code"]) == (401, "unauthorized")
+    finally:
+        await http.close()

@@ -292,3 +292,11 @@ async def test_a_task_that_waits_to_run_again_tells_how_long_it_ran(dsn):
             await connection.execute("update attempt set started_at = ended_at - interval '30 seconds' where task = $1", task)
         found = await explained(core, task)
         assert (found.state, found.spent["in earlier attempts"]) == ("scheduled", 30.0)
+
+
+async def test_a_task_that_was_handed_out_is_said_to_be_on_its_way_to_that_node(dsn: str) -> None:
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core, "node-7").join()
+        [task] = (await submit(core, function())).ids
+        await agent.orders()
+        assert (await explained(core, task)).summary == "it was handed to node-7 and begins there as soon as it can"

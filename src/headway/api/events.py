@@ -11,7 +11,7 @@ from litestar import get
 from litestar.response import Stream
 
 from headway.api.query import seconds_of
-from headway.api.request import PEOPLE, Http, caller_of, core_of
+from headway.api.request import PEOPLE, Http, caller_of, core_of, while_known
 from headway.domain.events import kinds_of
 from headway.errors import InvalidInput
 from headway.wire.views.events import EventView
@@ -40,7 +40,7 @@ async def events(request: Http) -> Stream:
     kinds = list(kinds_of(words, "kind")) if words else None
     follow = request.query_params.get("follow") not in ("0", "false")
     return Stream(
-        _sse(waiting.events(caller.scope, after, kinds, follow=follow)),
+        _sse(while_known(request, waiting.events(caller.scope, after, kinds, follow=follow))),
         media_type="text/event-stream",
         headers={"cache-control": "no-store"},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -39,6 +40,14 @@ async def caller_of(request: Http, *roles: str) -> Caller:
     if roles:
         caller.need(*roles, reads=request.method == "GET" or request.scope["path"] in _ONLY_READ)
     return caller
+
+
+async def while_known(request: Http, batches: AsyncIterator[Body]) -> AsyncIterator[Body]:
+    """What a stream sends, until the token that asked for it expires or is revoked. It breaks off then: who comes again is told why."""
+    access, said = core_of(request).access, request.headers.get("authorization")
+    async for batch in batches:
+        await access.caller(said)
+        yield batch
 
 
 PEOPLE = ("admin", "tenant")

@@ -16,7 +16,19 @@ from litestar.response import Stream
 
 from headway.api.query import filter_of, one_page, seconds_of
 from headway.api.render import attempt_view, definition_of, task_view, with_io
-from headway.api.request import PEOPLE, TASKS, Http, answer, body_of, caller_of, core_of, id_of, may_see, rate_headers_of
+from headway.api.request import (
+    PEOPLE,
+    TASKS,
+    Http,
+    answer,
+    body_of,
+    caller_of,
+    core_of,
+    id_of,
+    may_see,
+    rate_headers_of,
+    while_known,
+)
 from headway.api.tree_views import tree_row
 from headway.control import subtasks
 from headway.control.admission import Receipt
@@ -229,7 +241,7 @@ async def logs(request: Http, task_id: FromPath[str]) -> Response[bytes] | Strea
         found = await core.outputs.whole(task, row["attempt"] if wanted is None else wanted)
         return Stream(found, media_type="application/octet-stream")
     at = _position(request.query_params.get("after"))
-    pieces = read_output(core, task, caller.scope, wanted, number, at, follow=follow)
+    pieces = while_known(request, read_output(core, task, caller.scope, wanted, number, at, follow=follow))
     kind = "application/octet-stream" if raw else "application/x-ndjson"
     return Stream(_raw(pieces) if raw else _lines(pieces), media_type=kind)
 

@@ -328,7 +328,7 @@ def _summary(row: Any, state: State, times: dict[str, float]) -> str:
     took = ", ".join(f"{seconds:.3g} s {word}" for word, seconds in times.items() if seconds >= 0.0005)
     where = f" on {row['node_name']}" if row["node_name"] else ""
     if state is State.LEASED:
-        return f"it was handed to its node{where} and begins there as soon as it can"
+        return f"it was handed to {row['node_name'] or 'its node'} and begins there as soon as it can"
     if state is State.RUNNING:
         return f"it runs{where}; it took {took}" if took else f"it runs{where}"
     how = f"{'was' if state in (State.CANCELLED, State.SKIPPED) else 'has'} {state.word}"

@@ -117,7 +117,7 @@ def _causes(facts: Facts) -> list[Cause]:
         found.append(Cause("peak", facts.verdict.reason, "a shorter delay_tolerance, or `off_peak: never`", promoted))
     if facts.quota:
         text = f"its tenant is at its quota: {', '.join(facts.quota)}"
-        found.append(Cause("quota", text, "one of its tenant's tasks ends, or the subscription is raised"))
+        found.append(Cause("quota", text, "enough of its tenant's tasks end, or the subscription is raised"))
     if cause := _room(facts):
         found.append(cause)
         if facts.ahead or facts.tenants_before:
