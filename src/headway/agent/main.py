@@ -29,7 +29,7 @@ from typing import Any
 import msgspec
 import uvloop
 
-from headway.agent import health, tree
+from headway.agent import forsaken, health, tree
 from headway.agent.clock import boottime
 from headway.agent.exchange import ExchangeSide
 from headway.agent.hardware import capacity
@@ -112,7 +112,10 @@ class Agent:
         tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
         self._kill_leftovers()
         box = box_folder(self.settings.sandbox_dir, self.work_dir, self.instance)
+        if os.path.dirname(box) != self.work_dir:
+            forsaken.sweep(os.path.dirname(box))
         if (why := why_no_sandbox(box, self.settings.sandbox_uid)) is None:
+            forsaken.note_owner(box, self.work_dir)
             self._offer_sandbox()
         else:
             log("agent.no_sandbox", why=why)

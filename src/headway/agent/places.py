@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from headway.agent import cgroups, sandbox
 from headway.agent.disk_watch import DiskWatch, Watch
+from headway.agent.forsaken import note_owner
 from headway.agent.group import KILL_S, Limits
 from headway.agent.interpreters import NotStartable
 from headway.agent.link import Terms
@@ -45,7 +46,7 @@ class Places:
     """The places of one node."""
 
     def __init__(self, work_dir: str, instance: str, terms: Terms, ports: int) -> None:
-        self._terms = terms
+        self._terms, self._work_dir = terms, work_dir
         users = Users(terms.sandbox_uid, instance) if can_change_user() else None
         hierarchy = cgroups.find(instance) if terms.cgroups == "use" else None
         self.slots = Slots(hierarchy, users=users, device=cgroups.device_of(work_dir))
@@ -150,6 +151,7 @@ class Places:
         if self._box is None:
             try:
                 make_private(self._box_dir)
+                note_owner(self._box_dir, self._work_dir)
                 shown = [*self._terms.sandbox_paths, *self._terms.paths]
                 sources = [self._prepared, *self._terms.volumes.values()]
                 box = sandbox.Sandbox(os.path.join(self._box_dir, "box"), shown=shown, sources=sources, tls_ca=self._terms.tls_ca)

@@ -11,19 +11,17 @@ backends that outlived their postmaster.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-from headway.embedded import postmaster, privileges
+from headway.embedded import postmaster, privileges, socket_folder
 from headway.embedded.folder import FolderLock, make_folder
 from headway.errors import ConfigError, Unavailable
 
@@ -32,7 +30,6 @@ USER = "headway"
 LOG_LIMIT = 8 * 1024 * 1024
 START_TIMEOUT_S = 120.0  # recovery after a crash under full load replays up to max_wal_size
 STOP_TIMEOUT_S = 20.0
-_SOCKET_PATH_LIMIT = 100  # bytes: sun_path holds 104 (macOS) or 108 (Linux), less the ending NUL
 
 # Durability is never traded: a power cut loses nothing that was acknowledged.
 SETTINGS: dict[str, str] = {
@@ -94,7 +91,7 @@ class Postgres:
         self._bin = binaries()
         self._identity: privileges.Identity | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._socket_dir: Path | None = None
+        self._socket: socket_folder.SocketFolder | None = None
 
     @property
     def pid(self) -> int | None:
@@ -108,9 +105,9 @@ class Postgres:
 
     @property
     def dsn(self) -> str:
-        if self._socket_dir is None:
+        if self._socket is None:
             raise Unavailable("the embedded database is not running")
-        return f"postgresql://{USER}@/postgres?host={quote(str(self._socket_dir), safe='/')}"
+        return f"postgresql://{USER}@/postgres?host={quote(str(self._socket.path), safe='/')}"
 
     def start(self) -> str:
         """Make the database if there is none, start it, and return its DSN once it accepts connections."""
@@ -140,9 +137,9 @@ class Postgres:
                 self._process.send_signal(signal.SIGQUIT)
                 self._process.wait()
         self._process = None
-        if self._socket_dir is not None and self._socket_dir != self.folder:
-            shutil.rmtree(self._socket_dir)
-        self._socket_dir = None
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = None
         self._release()
 
     def kill(self) -> None:
@@ -206,11 +203,12 @@ class Postgres:
             )
 
     def _launch(self) -> None:
-        if self._socket_dir is None:  # a restart after a crash keeps it, so that the DSN stays the same
-            self._socket_dir = self._make_socket_dir()
+        if self._socket is None:  # a restart after a crash keeps it, so that the DSN stays the same
+            owner = (self._identity.uid, self._identity.gid) if self._identity is not None else None
+            self._socket = socket_folder.make(self.folder, owner)
         if self.log.exists() and self.log.stat().st_size > LOG_LIMIT:
             self.log.replace(self.log.with_suffix(".log.1"))
-        settings = {**self._settings, "unix_socket_directories": str(self._socket_dir)}
+        settings = {**self._settings, "unix_socket_directories": str(self._socket.path)}
         flags = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with open(self.log, "ab") as log:
             begin = log.tell()
@@ -242,16 +240,6 @@ class Postgres:
             log.seek(log_begin)
             said = log.read()[-2000:].decode(errors="replace").strip()
         raise Unavailable(f"the embedded database did not start: {said or 'it said nothing'}", hint=f"see {self.log}")
-
-    def _make_socket_dir(self) -> Path:
-        """The database's own folder, or a short private one when its path is too long for a socket."""
-        if len(os.fsencode(self.folder / ".s.PGSQL.5432.lock")) <= _SOCKET_PATH_LIMIT:
-            return self.folder
-        mark = hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:8]
-        short = Path(tempfile.mkdtemp(prefix=f"headway-{mark}-", dir="/tmp"))
-        if self._identity is not None:
-            os.chown(short, self._identity.uid, self._identity.gid)
-        return short
 
 
 def binaries() -> Path:
