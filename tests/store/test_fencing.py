@@ -160,3 +160,13 @@ async def test_a_node_declared_lost_is_given_nothing_by_a_planner_that_has_not_h
             got += orders
             await other.succeed(*orders)
         assert {(order.id, order.attempt) for order in got} == {(task, 1) for task in ids}
+
+
+async def test_a_node_that_was_heard_of_since_the_reaper_looked_is_not_lost(dsn):
+    async with engine(dsn) as core, core.database.cold() as connection:
+        agent = await ScriptedAgent(core).join()
+        looked = await connection.fetchval("select seen_at from node")
+        assert (await agent.say(heartbeat=True)).renewed
+        heard = await connection.fetchval("select seen_at from node")
+        for seen, lost in ((looked, []), (heard, [agent.id])):
+            assert [row["id"] for row in await connection.fetch(query("node.lose"), [agent.id], [seen])] == lost
