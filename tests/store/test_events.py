@@ -10,6 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from headway.store.migrate import migrate
 from tests.support.engine import ScriptedAgent, engine, function, submit
 
 BEGINNING = ("0", 0)
@@ -218,3 +219,18 @@ async def test_streams_end_when_the_server_does(dsn):
         core.begin_stop()
         async with asyncio.timeout(60):
             assert [row async for row in reader.stream] == []
+
+
+async def test_who_resumes_after_the_database_came_as_a_dump_from_another_postgresql_misses_nothing(dsn):
+    """The id of its last event names a transaction that this PostgreSQL has not begun: it would have waited for it."""
+    async with engine(dsn) as core:
+        for kind in ("first", "second"):
+            await write(core, kind)
+        async with core.database.cold() as connection:
+            await connection.execute("update event set xid = (xid::text::bigint + 1000000000)::text::xid8")
+            last = await connection.fetchrow("select xid::text as xid, seq from event where kind = 'first'")
+        await migrate(dsn)
+        reader = Reader(core, after=(last["xid"], last["seq"]))
+        assert await reader.until("second") == ["second"]
+        await write(core, "third")
+        assert await reader.until("third") == ["second", "third"]

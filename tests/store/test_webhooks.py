@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
+import asyncpg
 import pytest
 
 from headway.control.core import Core
@@ -15,6 +16,7 @@ from headway.control.webhooks import Owner, implicit_name
 from headway.domain.lifecycle import Outcome
 from headway.errors import Conflict, InvalidInput, NotFound
 from headway.policy import webhook as policy
+from headway.store.migrate import migrate
 from tests.support.engine import ScriptedAgent, engine, function, submit
 from tests.support.receiver import Got, Receiver, receiver
 from tests.support.waiting import eventually
@@ -171,6 +173,31 @@ async def test_what_happened_while_no_server_ran_is_told_by_the_next_one(dsn: st
         got = await come(hook, 3)
         assert got[1].headers["webhook-id"] == got[2].headers["webhook-id"] != first.headers["webhook-id"]
         await settled(other, "ops", 1, 2)
+
+
+async def test_a_dump_restored_into_another_postgresql_tells_once_what_was_not_told_and_goes_on(dsn: str, hook: Receiver) -> None:
+    """Events are ordered by numbers of transactions. In another PostgreSQL these begin anew: nothing was told until they had caught up."""
+    async with engine(dsn, **LOOPBACK) as core:
+        await core.webhooks.add(ME, name="ops", url=hook.url, events=["finished"])
+        agent = await ScriptedAgent(core).join()
+        told = await finish(core, agent)
+        await come(hook, 1)
+        await settled(core, "ops", 1)
+    connection = await asyncpg.connect(dsn, server_settings={"search_path": "headway"})
+    [tenant] = await connection.fetchrow("select tenant from event where $1 = any (tasks) and kind = 'task.succeeded'", told)
+    await connection.execute("insert into event (tenant, kind, tasks) values ($1, 'task.succeeded', array[$2::bigint])", tenant, told)
+    for table in ("event", "dispatched", "run_sample_cursor"):
+        await connection.execute(f"update {table} set xid = (xid::text::bigint + 1000000000)::text::xid8")
+    assert await migrate(dsn) == []
+    numbers = "select xid from event union all select xid from dispatched union all select xid from run_sample_cursor"
+    assert await connection.fetchval(f"select max(xid) < pg_snapshot_xmax(pg_current_snapshot()) from ({numbers}) x")
+    await connection.close()
+    async with engine(dsn, **LOOPBACK) as core:
+        agent = await ScriptedAgent(core).join()
+        after = await finish(core, agent)
+        got = await come(hook, 3)
+        assert sorted(int(one.event["subject"]) for one in got) == [told, told, after]
+        assert len(await settled(core, "ops", 1, 3)) == 3
 
 
 async def test_two_servers_send_each_message_once(dsn: str, hook: Receiver) -> None:

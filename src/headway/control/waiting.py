@@ -21,6 +21,7 @@ LOOK_S = 1.0
 _FINAL = query("read.final")
 _EVENTS = query("read.events")
 _EVENT_END = query("read.event_end")
+_EVENT_RESUME = query("read.event_resume")
 _EVENT_SINCE = query("read.event_since")
 
 
@@ -121,9 +122,11 @@ class Waiting:
     ) -> AsyncIterator[list[Any]]:
         """Batches of facts after a cursor, for ever; an empty batch now and then, so that the caller notices a lost client. Without
         `follow` it ends when everything there is was read."""
-        if after is None:
-            async with self.database.cold() as connection:
+        async with self.database.cold() as connection:
+            if after is None:
                 after = (await connection.fetchval(_EVENT_END), 2**62)
+            else:
+                after = (await connection.fetchval(_EVENT_RESUME, after[0]), after[1])
         wake = asyncio.Event()
         self._streams.add(wake)
         try:

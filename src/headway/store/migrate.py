@@ -14,11 +14,14 @@ import asyncpg
 
 from headway.errors import ConfigError
 from headway.logs import log
+from headway.store.queries import query
 from headway.store.unreached import in_our_words
 
 SCHEMA = "headway"
 _LOCK = 0x4EAD_0001  # any constant: the same for every server
 OLDEST = 150000
+_OF_ANOTHER = query("event.of_another")
+_RENUMBER = (query("event.renumber_told"), query("event.renumber"), query("event.renumber_sampled"))
 
 
 def files() -> list[tuple[str, str]]:
@@ -69,9 +72,21 @@ async def migrate_on(connection: Any) -> list[str]:
             done.append(name)
         if newer := sorted(applied.keys() - {name for name, _ in files()}):
             log("database.newer", level="warning", migrations=",".join(newer), hint="a newer Headway has used it: upgrade this one too")
+        await _adopt(connection)
     finally:
         await connection.execute("select pg_advisory_unlock($1)", _LOCK)
     return done
+
+
+async def _adopt(connection: Any) -> None:
+    """Events are ordered by numbers of transactions, which begin anew in another PostgreSQL. A dump that was restored there would
+    tell nothing until it has counted as far, and then everything again."""
+    async with connection.transaction():
+        await connection.execute(f"set local search_path = {SCHEMA}")
+        if await connection.fetchval(_OF_ANOTHER):
+            for statement in _RENUMBER:
+                await connection.execute(statement)
+            log("database.restored", hint="its events come from another PostgreSQL: they were numbered anew")
 
 
 async def status(dsn: str) -> list[tuple[str, bool]]:

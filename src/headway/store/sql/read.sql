@@ -72,6 +72,11 @@ order by e.xid, e.seq limit $4;
 -- The cursor just before the first fact after a moment; null when there is none.
 select xid::text as xid, seq - 1 as seq from event where at >= clock_timestamp() - $1 * interval '1 second' order by xid, seq limit 1;
 
+-- name: event_resume
+-- The transaction to go on from. One that this PostgreSQL has not begun is of another one, from which the database came as a dump: its
+-- events are those of the first transaction now (event.renumber), with the sequence they had.
+select case when $1::text::xid8 >= pg_snapshot_xmax(pg_current_snapshot()) then '3' else $1::text end;
+
 -- name: event_end
 -- The cursor of now: just below the oldest running transaction.
 select (pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1)::text as xid;
