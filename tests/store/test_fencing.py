@@ -92,6 +92,18 @@ async def test_a_deposed_leader_writes_nothing(dsn, no_beats):
             await core.database.transact(lambda c: core.leader.fence(c, "timekeeper"))
 
 
+async def test_a_deposed_planner_stores_tasks_as_ready(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        await eventually(lambda: agent.id in core.planner.rooms)
+        await submit(core, function())
+        await agent.succeed(*await agent.orders())
+        async with core.database.cold() as connection:
+            await connection.execute("update duty set epoch = epoch + 1, holder = 'usurper' where name = 'planner'")
+        task = (await submit(core, function())).ids[0]
+        assert await state_of(core, task) == State.READY
+
+
 async def test_a_deposed_timekeeper_makes_nothing_ready(dsn, no_beats):
     async with engine(dsn, duty_lease_s=LONG_S) as core, core.database.cold() as connection:
         task = (await submit(core, function(at=4_000_000_000))).ids[0]
