@@ -16,9 +16,10 @@ import pytest
 
 from headway.agent import tree
 from headway.domain.lifecycle import Outcome
+from headway.domain.resources import Resources
 from headway.domain.stages import Stage
-from tests.support.agents import AgentProcess
-from tests.support.confined import LEVELS, ROOM, confining, need_groups, need_sandbox, python, shell
+from tests.support.agents import AgentProcess, running_agent
+from tests.support.confined import LEVELS, MIB, ROOM, confining, need_groups, need_sandbox, python, shell
 from tests.support.processes import command_line
 from tests.support.scripted_server import ScriptedServer
 from tests.support.waiting import until
@@ -236,3 +237,18 @@ def test_no_groups_are_left_when_the_agent_ends(tmp_path_factory: pytest.TempPat
     found = subprocess.run(["find", "/sys/fs/cgroup", "-name", f"*{instance}*"], capture_output=True, text=True).stdout
     assert found == ""
     assert not os.path.exists(f"/var/tmp/headway-{instance}")
+
+
+def test_five_hundred_orphans_of_a_task_do_not_keep_the_supervisor_from_its_lease(tmp_path: Path) -> None:
+    """They were ended one by one, and for each every process of the machine was looked at, twice: longer than the lease."""
+    marker = str(41_000_000 + os.getpid())
+    code = f"for n in $(seq 500); do sleep {marker} & done"
+    room = Resources(cpus_milli=500, memory=1024 * MIB)
+    with ScriptedServer(fence_s=3.0) as server, running_agent(tmp_path, server.url, max_processes=1000) as agent:
+        server.run(server.define(command=("/bin/true",)))
+        supervisor = agent.supervisor()
+        ref = server.run(server.define(command=shell(code), resources=room))
+        assert server.outcome(ref) is Outcome.SUCCEEDED, (server.error(ref), server.text(ref, 2))
+        until(lambda: not [pid for pid in tree.table() if tree.words(pid)[:2] == [b"sleep", marker.encode()]])
+        server.run(server.define(command=("/bin/true",)))
+        assert agent.supervisor() == supervisor

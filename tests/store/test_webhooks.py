@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
 
 from headway.control.core import Core
@@ -17,7 +18,8 @@ from headway.domain.lifecycle import Outcome
 from headway.errors import Conflict, InvalidInput, NotFound
 from headway.policy import webhook as policy
 from headway.store.migrate import migrate
-from tests.support.engine import ScriptedAgent, engine, function, submit
+from headway.wire.exchange import ErrorInfo, Excess
+from tests.support.engine import ScriptedAgent, done, engine, function, submit
 from tests.support.receiver import Got, Receiver, receiver
 from tests.support.waiting import eventually
 
@@ -297,3 +299,17 @@ async def test_the_kill_of_a_task_is_told_with_what_was_used_and_allowed(dsn: st
         assert got.event["type"] == "headway.task.killed"
         assert got.event["data"]["allowed"] == {"execution_cap_s": 3.0}
         assert "wall_s" in got.event["data"]["used"]
+
+
+async def test_the_failure_of_a_task_for_a_limit_is_told_with_what_it_used_and_was_allowed(dsn: str, hook: Receiver) -> None:
+    """As numbers: nobody should have to read them out of a sentence."""
+    async with engine(dsn, **LOOPBACK) as core:
+        await core.webhooks.add(ME, name="ops", url=hook.url, events=["failed"])
+        agent = await ScriptedAgent(core).join()
+        await submit(core, function())
+        [order] = await agent.orders()
+        error = msgspec.json.encode(ErrorInfo("DiskFull", "wrote too much", excess=Excess("disk", 71, 64))).decode()
+        await agent.say(finished=[done(order, outcome=Outcome.DISK_FULL, error=error, exit_code=137)])
+        [got] = await come(hook, 1)
+        task = got.event["data"]["task"]
+        assert (task["outcome"], task["error"]["excess"]) == ("disk_full", {"what": "disk", "used": 71, "allowed": 64})

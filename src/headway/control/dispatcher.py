@@ -210,7 +210,7 @@ def _described(row: Any) -> dict[str, Any]:
         "attempt": row["attempt"],
         "outcome": None if row["outcome"] is None else Outcome(row["outcome"]).word,
         "exit_code": row["exit_code"],
-        "error": None if error is None else {"type": error.type, "message": error.message[:2_000]},
+        "error": None if error is None else _error(error),
         "labels": msgspec.json.decode(row["labels"]) if row["labels"] else None,
         "node": row["node"],
         "tree": None if row["tree"] is None else str(row["tree"]),
@@ -218,6 +218,12 @@ def _described(row: Any) -> dict[str, Any]:
         "ended_at": row["ended_at"],
     }
     return {key: value for key, value in about.items() if value is not None}
+
+
+def _error(error: ErrorInfo) -> dict[str, Any]:
+    """With the limit that it was ended for, if it was: what it used and what it was allowed."""
+    about: dict[str, Any] = {"type": error.type, "message": error.message[:2_000]}
+    return about if error.excess is None else {**about, "excess": error.excess}
 
 
 def _portion(events: Iterable[Any]) -> list[Any]:
