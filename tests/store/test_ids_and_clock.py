@@ -11,12 +11,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from headway.api.nodes import views
 from headway.control.clock import Clock
 from headway.control.identity import IdSource
 from headway.domain.identity import PER_MS, ms_of, number_of
 from headway.errors import Unavailable
 from headway.store.database import Database
-from tests.support.engine import engine, function, state_of, submit
+from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
 
 
 @asynccontextmanager
@@ -192,3 +193,13 @@ async def test_a_server_that_starts_again_with_its_clock_set_back_goes_on_with_h
     async with engine(dsn, holder="after") as core:
         after = (await submit(core, *[function()] * 10)).ids
     assert max(before) < min(after)
+
+
+async def test_a_node_whose_clock_is_wrong_is_seen_as_such_until_it_is_right(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        now_ms = core.clock.now_us() // 1000
+        for said, expected in ((now_ms + 3_600_000, 3600.0), (now_ms - 3_600_000, -3600.0), (2**62, 315_360_000.0), (0, 0.0)):
+            await agent.say(heartbeat=True, now_ms=said)
+            [view] = await views(core)
+            assert view.clock_s == pytest.approx(expected, abs=100.0)

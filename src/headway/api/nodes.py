@@ -123,11 +123,12 @@ async def views(core: Core) -> list[NodeView]:
             disk=node.capacity.disk,
             labels=node.capacity.labels,
             running=sum(held.get(node.id, {}).values()),
-            allocated=allocated_view(held.get(node.id, {}), core.definitions),
+            allocated=allocated_view(held.get(node.id, {}), core.definitions, node.capacity),
             seen_at=node.seen_at,
             version=node.version,
             region=node.region,
             trouble=node.trouble,
+            clock_s=node.clock_ms / 1000,
         )
         for node in core.fleet.nodes.values()
     ]

@@ -88,10 +88,12 @@ async def metrics(request: Http) -> Response[bytes]:
     for state in NODE_WORDS:
         telemetry.NODES.labels(state=state).set(sum(node.word == state for node in core.fleet.nodes.values()))
     for i, dimension in enumerate(DIMENSIONS):
+        unit = 1000 if dimension == "cpus" else 1  # counted in thousandths
         up = [node for node in core.fleet.nodes.values() if not node.closed]
-        telemetry.NODE_CAPACITY.labels(resource=dimension).set(sum(node.capacity.amounts()[i] for node in up))
+        telemetry.NODE_CAPACITY.labels(resource=dimension).set(sum(node.capacity.amounts()[i] for node in up) / unit)
         rooms = [room for room in core.planner.rooms.values() if not room.closed]
-        telemetry.NODE_ALLOCATED.labels(resource=dimension).set(sum(r.capacity.amounts()[i] - r.free[i] for r in rooms))
+        taken = sum(min(room.capacity.amounts()[i] - room.free[i], room.capacity.amounts()[i]) for room in rooms)
+        telemetry.NODE_ALLOCATED.labels(resource=dimension).set(taken / unit)
     return Response(generate_latest(telemetry.registry), media_type="text/plain; version=0.0.4")
 
 

@@ -10,7 +10,7 @@ import msgspec
 from headway.control.definitions import Definitions
 from headway.domain.identity import ms_of
 from headway.domain.lifecycle import Outcome, State
-from headway.domain.resources import Resources
+from headway.domain.resources import Capacity, Resources
 from headway.domain.task import Category, Definition, decode
 from headway.wire.exchange import ErrorInfo
 from headway.wire.views.tasks import AttemptView, ProgressView, ResourcesView, TaskView, UsageView
@@ -119,11 +119,11 @@ def with_io(usage: UsageView, moved: dict[int, tuple[int, int]], attempt: int) -
         usage.read_bytes, usage.written_bytes = moved[attempt]
 
 
-def allocated_view(counts: dict[int, int], definitions: Definitions) -> ResourcesView:
-    """The sum of what attempts of these shapes hold."""
+def allocated_view(counts: dict[int, int], definitions: Definitions, capacity: Capacity) -> ResourcesView:
+    """The sum of what attempts of these shapes hold; what is beyond the capacity was handed out ahead, and holds nothing yet."""
     total = [0] * 6
     for shape, count in counts.items():
         for i, amount in enumerate(definitions.shapes[shape].amounts()):
             total[i] += amount * count
-    cpus, memory, disk, iops, bandwidth, ports = total
+    cpus, memory, disk, iops, bandwidth, ports = map(min, total, capacity.amounts())
     return ResourcesView(cpus / 1000, memory, disk, iops, bandwidth, ports)

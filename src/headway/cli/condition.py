@@ -93,7 +93,12 @@ def duties(leaders: dict[str, str]) -> Iterator[Check]:
 
 def nodes(found: Iterable[NodeView]) -> Iterator[Check]:
     """Those that went in order are no trouble."""
+    from headway.cli.fleet import CLOCK_S, clock_text
+
     for one in found:
+        if one.state in ("up", "draining", "quarantined") and abs(one.clock_s) >= CLOCK_S:
+            todo = "synchronise it (chrony, systemd-timesyncd): Headway's own times are right, what its tasks see is not"
+            yield Check(f"node {one.name}", "warn", f"its clock is {clock_text(one.clock_s)}", todo)
         if one.state == "lost":
             todo = f"is the machine, or its agent, down? If it will not come back: headway node rm {one.name}"
             yield Check(f"node {one.name}", "warn", "lost", todo)

@@ -18,6 +18,7 @@ node = group("Nodes: the machines that run tasks.", examples=["headway node ls",
 app = group("Numbers of now.")
 
 HIDDEN = "a tenant sees no nodes: they are the operator's"
+CLOCK_S = 5.0  # an answer that was sent again, or a busy server, looks like this much
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name or id of the node.")]
 
 
@@ -122,8 +123,14 @@ def nodes_table(nodes: list[NodeView], *, hidden: bool = False) -> str:
         )
         for one in nodes
     ]
-    header = ("NODE", "STATE", "RUNNING", "CPUS", "MEMORY", "SEEN")
-    return table(header, rows, right=("RUNNING", "CPUS", "MEMORY", "SEEN"))
+    header = ("NODE", "STATE", "TASKS", "CPUS", "MEMORY", "SEEN")
+    return table(header, rows, right=("TASKS", "CPUS", "MEMORY", "SEEN"))
+
+
+def clock_text(ahead_s: float) -> str:
+    from headway.domain.units import duration_text
+
+    return f"{duration_text(abs(ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'} the database's"
 
 
 def _turn(terminal: Terminal, name: str, verb: str) -> None:
@@ -150,7 +157,8 @@ def _node(one: NodeView) -> str:
             ("cpus", f"{one.allocated.cpus:g} of {one.cpus:g} taken"),
             ("memory", f"{size_text(one.allocated.memory)} of {size_text(one.memory)} taken"),
             ("disk", f"{size_text(one.allocated.disk)} of {size_text(one.disk)} taken"),
-            ("running", one.running),
+            ("tasks", one.running),
+            ("clock", None if abs(one.clock_s) < CLOCK_S else clock_text(one.clock_s)),
             ("labels", "\n".join(f"{key}={value}" for key, value in sorted(one.labels.items()))),
             ("region", one.region),
             ("version", one.version),

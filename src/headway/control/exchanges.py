@@ -40,6 +40,7 @@ from headway.wire.exchange import Control, Exchange, Order, Orders, Ref, Registe
 RECONCILE_S = 5.0
 LONGEST_POLL_S = 30.0
 LONGEST_TROUBLE = 200  # characters
+FARTHEST_MS = 10 * 365 * 86_400_000  # a clock that is farther away than this is told as this far
 _BOOT_OF = query("node.boot_of")
 _REGISTER = query("node.register")
 _LEAVE = query("node.leave")
@@ -123,9 +124,10 @@ class Exchanges:
             reply.lost = True
             return reply
         session.acknowledge(said)
+        clock_ms = self._ahead(said)
         if said.finished or said.started or said.returned or said.output or said.progress or said.notices or said.stages:
             await self.desk.submit(node, said)
-        if said.heartbeat and not await self._beat(session, said, reply):
+        if said.heartbeat and not await self._beat(session, said, clock_ms, reply):
             return reply
         if said.wait_s > 0:
             await self.sessions.wait(session, min(said.wait_s, LONGEST_POLL_S))
@@ -171,11 +173,20 @@ class Exchanges:
         await self.load_orders(session.node)
         return True
 
-    async def _beat(self, session: Session, said: Exchange, reply: Orders) -> bool:
+    def _ahead(self, said: Exchange) -> int:
+        """How far the node's clock is ahead of the database's, in milliseconds; 0 where that is not known."""
+        if not said.now_ms:
+            return 0
+        try:
+            return max(-FARTHEST_MS, min(said.now_ms - self.desk.clock.now_us() // 1000, FARTHEST_MS))
+        except Unavailable:
+            return 0
+
+    async def _beat(self, session: Session, said: Exchange, clock_ms: int, reply: Orders) -> bool:
         """Commit the heartbeat; reconcile now and then. False: this boot is lost."""
         trouble = said.trouble[:LONGEST_TROUBLE].replace("\0", "")
         try:
-            drain = await self._stored(session, trouble)
+            drain = await self._stored(session, trouble, clock_ms)
         except Unavailable:
             reply.hold = self._may_hold(session)
             if reply.hold:
@@ -196,12 +207,12 @@ class Exchanges:
             await self._reconcile(session, {(ref[0], ref[1]) for ref in said.held})
         return True
 
-    async def _stored(self, session: Session, trouble: str) -> bool | None:
+    async def _stored(self, session: Session, trouble: str, clock_ms: int) -> bool | None:
         """A database that does not answer is away too: the agent is told to hold on, if it may, before it gives the heartbeat up."""
         while True:
             try:
                 async with asyncio.timeout(self.fence_s / 4):  # the agent waits for half of it
-                    return await self.heartbeats.beat(session.node, session.boot, trouble)
+                    return await self.heartbeats.beat(session.node, session.boot, trouble, clock_ms)
             except TimeoutError:
                 if self._may_hold(session):
                     raise Unavailable("the database takes long to store a heartbeat") from None

@@ -35,6 +35,7 @@ class Node:
     region: str
     version: str
     seen_at: datetime.datetime
+    clock_ms: int  # how far its clock is ahead of the database's
 
     @property
     def closed(self) -> str:
@@ -74,6 +75,7 @@ class Fleet:
             row["id"]: Node(
                 row["id"], row["name"], row["boot"], row["state"], row["drain"], row["trouble"],
                 msgspec.json.decode(row["capacity"], type=Capacity), row["region"], row["version"], row["seen_at"],
+                row["clock_ms"],
             )
             for row in rows
         }  # fmt: skip

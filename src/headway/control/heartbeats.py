@@ -20,14 +20,15 @@ class Heartbeats:
     database: Database
     committed: dict[tuple[int, str], float] = field(default_factory=dict)  # (node, boot) -> monotonic time of its last commit
     _waiting: dict[tuple[int, str], list[asyncio.Future[bool | None]]] = field(default_factory=dict)
-    _troubles: dict[tuple[int, str], str] = field(default_factory=dict)  # of those that wait
+    _said: dict[tuple[int, str], tuple[str, int]] = field(default_factory=dict)  # of those that wait: trouble, clock
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def beat(self, node: int, boot: str, trouble: str) -> bool | None:
-        """Commit that this boot lives, and how it is. Returns whether it should drain; None when it was declared lost or replaced."""
+    async def beat(self, node: int, boot: str, trouble: str, clock_ms: int) -> bool | None:
+        """Commit that this boot lives, how it is, and how far its clock is ahead. Returns whether it should drain; None when it was
+        declared lost or replaced."""
         done: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault((node, boot), []).append(done)
-        self._troubles[node, boot] = trouble
+        self._said[node, boot] = (trouble, clock_ms)
         self._wake.set()
         return await asyncio.shield(done)
 
@@ -49,9 +50,9 @@ class Heartbeats:
 
     async def _commit(self, waiting: dict[tuple[int, str], list[asyncio.Future[bool | None]]]) -> None:
         pairs = sorted(waiting)
-        troubles = [self._troubles.pop(pair) for pair in pairs]
+        troubles, clocks = zip(*(self._said.pop(pair) for pair in pairs), strict=True)
         async with self.database.hot() as connection:
-            rows = await connection.fetch(_BEAT, [p[0] for p in pairs], [p[1] for p in pairs], troubles)
+            rows = await connection.fetch(_BEAT, [p[0] for p in pairs], [p[1] for p in pairs], troubles, clocks)
         alive = {row["id"]: row["drain"] for row in rows}
         now = time.monotonic()
         for pair, futures in waiting.items():

@@ -44,6 +44,18 @@ def test_a_node_that_takes_nothing_is_named_with_what_to_do(state: str, trouble:
     assert todo in check.todo
 
 
+@pytest.mark.parametrize(
+    ("ahead_s", "found"), [(3600.0, "its clock is 1h ahead of the database's"), (-90.0, "its clock is 1m30s behind the database's")]
+)
+def test_a_clock_that_is_wrong_is_told(ahead_s: float, found: str) -> None:
+    wrong = node("up")
+    wrong.clock_s = ahead_s
+    [check] = condition.nodes([wrong])
+    assert check.found == found
+    wrong.clock_s = 1.0
+    assert list(condition.nodes([wrong])) == []
+
+
 def test_a_node_that_went_in_order_is_no_trouble() -> None:
     assert list(condition.nodes([node("gone", "is ending"), node("up")])) == []
 

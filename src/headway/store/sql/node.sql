@@ -11,9 +11,9 @@ on conflict (name) do update set boot = excluded.boot, capacity = excluded.capac
 returning id, task_key;
 
 -- name: heartbeat
--- Nodes that live, and how they are. A boot that was declared lost or replaced gets no row back.
-update node n set seen_at = clock_timestamp(), state = case when n.state = 2 then 0 else n.state end, trouble = h.trouble
-from unnest($1::int[], $2::text[], $3::text[]) as h (id, boot, trouble)
+-- Nodes that live, how they are, and how far their clocks are ahead. A boot that was declared lost or replaced gets no row back.
+update node n set seen_at = clock_timestamp(), state = case when n.state = 2 then 0 else n.state end, trouble = h.trouble, clock_ms = h.clock_ms
+from unnest($1::int[], $2::text[], $3::text[], $4::bigint[]) as h (id, boot, trouble, clock_ms)
 where n.id = h.id and n.boot = h.boot and n.state <> 1
 returning n.id, n.drain;
 
@@ -34,7 +34,7 @@ returning n.id, n.name;
 update node set state = 2 where id = $1 and boot = $2;
 
 -- name: all
-select id, name, boot, state, drain, trouble, capacity::text as capacity, region, version, registered_at, seen_at from node order by id;
+select id, name, boot, state, drain, trouble, clock_ms, capacity::text as capacity, region, version, registered_at, seen_at from node order by id;
 
 -- name: set_drain
 update node set drain = $2 where id = $1 returning id;

@@ -23,6 +23,7 @@ class NodeView(msgspec.Struct):
     version: str
     region: str = ""
     trouble: str = ""  # why it is in quarantine, or that it is ending
+    clock_s: float = 0.0  # how far its clock is ahead of the database's
 
 
 class QueueView(msgspec.Struct):
