@@ -8,10 +8,12 @@ import socket
 import pytest
 
 from headway.agent import gate
+from headway.domain.addresses import OF_THE_NODE
 
 NEAR = [
     "127.0.0.1", "169.254.169.254", "0.0.0.0", "224.0.0.1", "::1", "::", "fe80::1%1",
-    "::ffff:127.0.0.1", "::ffff:169.254.169.254", "::ffff:7f00:1",
+    "::ffff:127.0.0.1", "::ffff:169.254.169.254", "::ffff:7f00:1", "2002:7f00:1::1", "2002:a9fe:a9fe::", "64:ff9b::a9fe:a9fe",
+    "64:ff9b:1:a9fe:a9:fe00::", "fd00:ec2::254", "168.63.129.16", "100.100.100.200", "192.0.0.192", "::ffff:100.100.100.200",
 ]  # fmt: skip
 
 
@@ -21,7 +23,7 @@ def resolved(monkeypatch: pytest.MonkeyPatch, host: str, *addresses: str) -> lis
 
     async def ask() -> list[str]:
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", answer, raising=False)
-        return await gate.resolve(host, 80)
+        return await gate.resolve(host, 80, list(OF_THE_NODE))
 
     return asyncio.run(ask())
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urljoin, urlsplit
 
+from headway.domain.addresses import of_the_node, reached
 from headway.domain.units import size_text
 
 TIMEOUT_S = 30.0
@@ -136,11 +137,9 @@ def connect(url: str, tls_ca: str | None, timeout: float = TIMEOUT_S) -> http.cl
 def check_address(connection: http.client.HTTPConnection, host: str, hosts: list[str]) -> None:
     """Connect, and look whom a name led to before anything is said there."""
     connection.connect()
-    address = ipaddress.ip_address(connection.sock.getpeername()[0])
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
-        address = address.ipv4_mapped
-    if address.is_link_local:
-        raise CannotFetch(f"{host!r} is the link-local address {address}: nothing is asked there")
+    address = reached(ipaddress.ip_address(connection.sock.getpeername()[0]))
+    if of_the_node(address) and not address.is_loopback:
+        raise CannotFetch(f"{host!r} is {address}, where clouds tell a node's secrets or nobody is: nothing is asked there")
     if address.is_loopback and host.lower() not in (name.lower() for name in hosts):
         raise CannotFetch(f"{host!r} is this node itself ({address}): the operator must name it in fetch_hosts without a pattern")
 

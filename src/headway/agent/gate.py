@@ -28,6 +28,7 @@ CONNECT_S = 10.0
 SETTLE_S = 10.0  # a busy kernel takes its time before a new address of version 6 can be used
 _libc = ctypes.CDLL(None, use_errno=True)
 
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Grant = tuple[str, int, str]  # host, port, the address inside that stands for it
 
 
@@ -50,7 +51,8 @@ def main() -> int:
         return os.waitstatus_to_exitcode(status) or 1
     listeners = [socket.socket(fileno=fd) for fd in fds]
     ours.send(b"x")  # only now may the task begin
-    return asyncio.run(_serve(listeners, grants, float(spec["bandwidth"]), child))
+    never = [ipaddress.ip_network(text) for text in spec["never_by_name"]]
+    return asyncio.run(_serve(listeners, grants, never, float(spec["bandwidth"]), child))
 
 
 # --- inside
@@ -116,14 +118,14 @@ def _listen(address: str, port: int) -> socket.socket:
 # --- outside
 
 
-async def _serve(listeners: list[socket.socket], grants: list[Grant], bandwidth: float, child: int) -> int:
+async def _serve(listeners: list[socket.socket], grants: list[Grant], never: list[Network], bandwidth: float, child: int) -> int:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     loop.add_signal_handler(signal.SIGCHLD, ended.set)
     loop.add_signal_handler(signal.SIGTERM, lambda: None)  # the sandbox is told, not its gate
     pace = _Pace(bandwidth)
     for listener, (host, port, _) in zip(listeners, grants, strict=True):
-        await asyncio.start_server(_join_to(host, port, pace), sock=listener)
+        await asyncio.start_server(_join_to(host, port, never, pace), sock=listener)
     while True:
         if (code := _exit_code(child)) is not None:
             return code
@@ -153,10 +155,10 @@ class _Pace:
             await asyncio.sleep(self._free_at - now)
 
 
-def _join_to(host: str, port: int, pace: _Pace):  # type: ignore[no-untyped-def]
+def _join_to(host: str, port: int, never: list[Network], pace: _Pace):  # type: ignore[no-untyped-def]
     async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            there_reader, there_writer = await _connect(host, port)
+            there_reader, there_writer = await _connect(host, port, never)
         except (OSError, TimeoutError):
             writer.transport.abort()  # refused, as it would be without us
             return
@@ -177,10 +179,10 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pace
         writer.transport.abort()
 
 
-async def _connect(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connect(host: str, port: int, never: list[Network]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """To the first of its addresses that answers."""
     why: Exception = OSError(f"{host} leads only to addresses that are never granted by name")
-    for address in await resolve(host, port):
+    for address in await resolve(host, port, never):
         try:
             return await asyncio.wait_for(asyncio.open_connection(address, port), CONNECT_S)
         except (OSError, TimeoutError) as error:
@@ -188,18 +190,12 @@ async def _connect(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.
     raise why
 
 
-async def resolve(host: str, port: int) -> list[str]:
-    """Where a granted place is now. A name may not lead to the node itself or to the metadata service: only their own addresses do."""
+async def resolve(host: str, port: int, never: list[Network]) -> list[str]:
+    """Where a granted place is now. A name may not lead to the node itself or to the metadata service (`never`): only their own
+    addresses do."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
-    return [address for address in addresses if _is_address(host) or not of_the_node(address)]
-
-
-def of_the_node(text: str) -> bool:
-    """Whether an address is the node's own, or one where clouds tell its secrets. One of version 4 is the same written as version 6."""
-    there = ipaddress.ip_address(text)
-    there = getattr(there, "ipv4_mapped", None) or there
-    return there.is_loopback or there.is_link_local or there.is_unspecified or there.is_multicast
+    return [address for address in addresses if _is_address(host) or not any(ipaddress.ip_address(address) in known for known in never)]
 
 
 def _is_address(host: str) -> bool:

@@ -25,6 +25,7 @@ import msgspec
 from headway.agent import seccomp
 from headway.agent.gate import Grant
 from headway.agent.slots import can_change_user
+from headway.domain.addresses import OF_THE_NODE
 from headway.domain.isolation import EVERYTHING, place
 from headway.wire.exchange import Excess
 
@@ -189,7 +190,8 @@ class Sandbox:
 
     def through_gate(self, command: list[str], grants: list[Grant], bandwidth: int) -> tuple[list[str], dict[str, str]]:
         """The command line with a way out to granted places before it, and what the gate needs in its environment."""
-        spec = msgspec.json.encode({"grants": grants, "bandwidth": bandwidth}).decode()
+        never = [str(network) for network in OF_THE_NODE]
+        spec = msgspec.json.encode({"grants": grants, "bandwidth": bandwidth, "never_by_name": never}).decode()
         python = self.source(os.path.realpath(sys.executable))
         home = self.source(os.path.realpath(sys.base_prefix))
         return [python, "-S", "-P", self._gate, spec, *command], {"PYTHONHOME": home}

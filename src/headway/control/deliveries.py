@@ -18,9 +18,10 @@ import asyncpg
 from headway import telemetry
 from headway.control.clock import Clock
 from headway.control.posting import Posted, post
+from headway.domain.addresses import Network
 from headway.errors import Unavailable
 from headway.logs import log
-from headway.policy.webhook import Network, next_try, signature
+from headway.policy.webhook import next_try, signature
 from headway.store.database import Database
 from headway.store.queries import query
 

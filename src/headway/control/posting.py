@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from urllib.parse import urlsplit
 
-from headway.policy.webhook import Network, refused
+from headway.domain.addresses import Network
+from headway.policy.webhook import refused
 from headway.version import VERSION
 
 HEAD_LIMIT = 16 * 1024

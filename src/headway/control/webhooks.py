@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from headway.domain.addresses import Network
 from headway.domain.events import kinds_of
 from headway.domain.notify import Notify, check_name, check_url, is_address
 from headway.errors import Conflict, InvalidInput, NotFound
@@ -44,7 +45,7 @@ class Owner:
 @dataclass
 class Webhooks:
     database: Database
-    allowed: Sequence[policy.Network] = ()
+    allowed: Sequence[Network] = ()
     on_change: list[Callable[[], None]] = field(default_factory=list)
 
     async def all(self, owner: Owner, name: str | None = None) -> list[Any]:

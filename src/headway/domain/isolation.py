@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headway.domain.addresses import Address, of_the_node
 from headway.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ LEVELS = ("none", "sandbox", "container")  # each holds what the one before it h
 EVERYTHING = "all"
 ISOLATED = "@"  # in a runner's kind: after it stand its tenant, and what it may reach
 GRANTS = 64
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 
 
@@ -80,7 +80,7 @@ def covers(allowed: Sequence[str], asked: str) -> bool:
         return False
     host, port = found
     address = _address(host)
-    near = address is not None and _of_the_node(address)
+    near = address is not None and of_the_node(address)
     for pattern in allowed:
         hosts, _, ports = pattern.rpartition(":")
         hosts = hosts.lower().strip("[]")
@@ -99,7 +99,7 @@ def _inside(address: Address, network: str, *, near: bool) -> bool:
         there = ipaddress.ip_network(network, strict=False)
     except ValueError:
         return False
-    return address in there and (not near or _of_the_node(there))
+    return address in there and (not near or of_the_node(there))
 
 
 def _address(host: str) -> Address | None:
@@ -108,11 +108,6 @@ def _address(host: str) -> Address | None:
     except ValueError:
         return None
     return found.ipv4_mapped or found if isinstance(found, ipaddress.IPv6Address) else found
-
-
-def _of_the_node(where: Address | ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
-    """The node itself, or the place where clouds tell its secrets: a pattern that was meant for the world does not mean these."""
-    return where.is_loopback or where.is_link_local or where.is_unspecified or where.is_multicast
 
 
 def runner_kind(kind: str, definition: Definition) -> str:

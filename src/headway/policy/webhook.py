@@ -13,22 +13,17 @@ import hmac
 import ipaddress
 from collections.abc import Iterable, Sequence
 
+from headway.domain.addresses import Network, of_the_node, reached
 from headway.errors import InvalidInput
-
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 PREFIX = "whsec_"
 # Seconds before each further try: about a day in all.
 DELAYS_S = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0, 7200.0, 14400.0, 28800.0, 28800.0)
 LONGEST_WAIT_S = 3600.0  # what a receiver may ask for
 JITTER = 0.2
-# Addresses that look public and are not: an address inside another address; platform services of clouds; what older versions of the
-# library believe to be public.
-_WRAPPED = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("64:ff9b:1::/48"))
+# Addresses that some versions of the library believe to be public and that are not.
 _SPECIAL = tuple(
-    ipaddress.ip_network(text)
-    for text in ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24", "2001::/23", "3fff::/20", "5f00::/16")
+    ipaddress.ip_network(text) for text in ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "3fff::/20", "5f00::/16", "fec0::/10")
 )
 
 
@@ -46,26 +41,15 @@ def networks(text: str, field: str = "webhook_networks") -> tuple[Network, ...]:
 def refused(address: str, allowed: Sequence[Network]) -> str | None:
     """Why a webhook may not connect to this address; None when it may."""
     try:
-        found = _plain(ipaddress.ip_address(address.partition("%")[0]))
+        found = reached(ipaddress.ip_address(address.partition("%")[0]))
     except ValueError:
         return f"{address[:60]!r} is not an address"
     if any(found.version == network.version and found in network for network in allowed):
         return None
     inside = any(found.version == network.version and found in network for network in _SPECIAL)
-    if not found.is_global or found.is_multicast or found.is_reserved or inside:
+    if not found.is_global or found.is_reserved or of_the_node(found) or inside:
         return f"{found} is not a public address"
     return None
-
-
-def _plain(address: Address) -> Address:
-    """The address that is really reached."""
-    if isinstance(address, ipaddress.IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
-        if inner is None and any(address in network for network in _WRAPPED):
-            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-        if inner is not None:
-            return inner
-    return address
 
 
 def new_secret(luck: bytes) -> str:
