@@ -12,7 +12,7 @@ from headway.domain.lifecycle import Outcome, State
 from headway.errors import Conflict, InvalidInput, NotFound
 from headway.store.queries import query
 from headway.wire.exchange import Control, Notice
-from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
+from tests.support.engine import ScriptedAgent, done, engine, function, state_of, submit
 
 
 async def controls(agent: ScriptedAgent, count: int = 1) -> list[Control]:
@@ -159,6 +159,18 @@ async def test_a_paused_task_can_be_cancelled_on_a_node_and_off_it(dsn: str) -> 
         assert (await agent.say(wait_s=30.0)).cancels[0].id == order.id
         await agent.fail(order, Outcome.CANCELLED)
         assert await state_of(core, order.id) == State.CANCELLED
+
+
+async def test_what_a_cancelled_task_used_is_kept(dsn: str) -> None:
+    """It was the only end of which nobody could look up what it had cost (B4)."""
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        order = await running(core, agent)
+        await core.actions.cancel([order.id])
+        await agent.say(finished=[done(order, outcome=Outcome.CANCELLED, exit_code=143, cpu_ms=1500, max_memory=2**20)])
+        async with core.database.cold() as connection:
+            row = await connection.fetchrow("select state, cpu_ms, max_memory from task_history where id = $1", order.id)
+        assert tuple(row) == (State.CANCELLED, 1500, 2**20)
 
 
 async def test_a_node_cannot_speak_of_attempts_it_does_not_hold_nor_answer_for_another(dsn: str) -> None:

@@ -219,6 +219,8 @@ async def _cancel(
             report.exit_code,
             _moment(report.started_ms),
             _moment(report.ended_ms),
+            report.cpu_ms,
+            report.max_memory,
         )
         for row, report, _ in cancelled
     ]

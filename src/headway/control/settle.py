@@ -150,7 +150,7 @@ async def end_waiting(
     now = await connection.fetchval("select clock_timestamp()")
     texts = [msgspec.json.encode(reason).decode() for reason in reasons]
     n = len(ids)
-    rows = await connection.fetch(_ENDED, ids, [state] * n, [None] * n, texts, [None] * n, [None] * n, [now] * n)
+    rows = await connection.fetch(_ENDED, ids, [state] * n, [None] * n, texts, [None] * n, [None] * n, [now] * n, [None] * n, [None] * n)
     effects.ended += [(row["id"], state) for row in rows]
     spared = state is State.SKIPPED and reasons[0].type == NOT_NEEDED
     for row in rows:

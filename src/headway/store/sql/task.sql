@@ -124,16 +124,16 @@ on conflict do nothing;
 -- event: cancel, skip, expire
 with done as (
     delete from task t
-    using unnest($1::bigint[], $2::smallint[], $3::smallint[], $4::text[], $5::int[], $6::timestamptz[], $7::timestamptz[])
-        as r (id, final, outcome, error, exit_code, begun_at, ended_at)
+    using unnest($1::bigint[], $2::smallint[], $3::smallint[], $4::text[], $5::int[], $6::timestamptz[], $7::timestamptz[], $8::int[],
+        $9::bigint[]) as r (id, final, outcome, error, exit_code, begun_at, ended_at, cpu_ms, max_memory)
     where t.id between r.id and r.id
-    returning t.*, r.final, r.outcome, r.error, r.exit_code, r.begun_at, r.ended_at
+    returning t.*, r.final, r.outcome, r.error, r.exit_code, r.begun_at, r.ended_at, r.cpu_ms, r.max_memory
 ), kept as (
-    insert into task_history (id, start_by, eligible_at, leased_at, started_at, ended_at, tree, size, tenant, definition,
-        shape, cap_ms, attempt, node, level, exit_code, state, category, outcome, failures, resource_failures, node_losses,
+    insert into task_history (id, start_by, eligible_at, leased_at, started_at, ended_at, tree, size, max_memory, tenant, definition,
+        shape, cap_ms, attempt, node, level, exit_code, cpu_ms, state, category, outcome, failures, resource_failures, node_losses,
         requeues, name, labels, key, error, input)
-    select id, start_by, eligible_at, leased_at, begun_at, ended_at, tree, size, tenant, definition, shape,
-        cap_ms, attempt, node, level, exit_code, final, category, outcome, failures, resource_failures, node_losses, requeues, name,
+    select id, start_by, eligible_at, leased_at, begun_at, ended_at, tree, size, max_memory, tenant, definition, shape,
+        cap_ms, attempt, node, level, exit_code, cpu_ms, final, category, outcome, failures, resource_failures, node_losses, requeues, name,
         labels, key, error, input
     from done
 ), told as (
