@@ -32,8 +32,16 @@ def log(event: str, *, level: str = "info", exc_info: BaseException | None = Non
     if exc_info is not None:
         line["traceback"] = "".join(traceback.format_exception(exc_info))
     text = json.dumps(line, default=str) if _as_json else " ".join(f"{key}={_plain(value)}" for key, value in line.items())
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    _write(text)
+
+
+def _write(text: str) -> None:
+    """A log that cannot be written must not end the work that it tells of."""
+    try:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        return  # a closed terminal, a dead pipe, a full disk: there is nobody to tell
 
 
 def _plain(value: object) -> str:

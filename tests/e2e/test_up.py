@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import signal
 import socket
 import stat
 import subprocess
+import termios
 from pathlib import Path
 
 import pytest
@@ -179,6 +182,39 @@ def test_a_second_run_on_the_folder_joins_the_first_and_outlives_it(tmp_path: Pa
     for pipe in (first.stdout, first.stderr):
         assert pipe is not None
         pipe.close()
+
+
+def test_a_terminal_that_is_closed_ends_it_in_order(tmp_path: Path) -> None:
+    """It was killed by the hang-up, and with it the database, the agent and what ran."""
+    terminal, its_side = pty.openpty()
+
+    def attach() -> None:
+        os.setsid()
+        fcntl.ioctl(its_side, termios.TIOCSCTTY, 0)
+
+    command = [*COMMAND, "up", "--data-dir", str(tmp_path), "--port", "0", "--output", "json"]
+    process = subprocess.Popen(
+        command, stdin=its_side, stdout=subprocess.PIPE, stderr=its_side, text=True, env=clean_environment(), preexec_fn=attach
+    )
+    os.close(its_side)
+    assert process.stdout is not None
+    up = Upped(process, tmp_path, json.loads(process.stdout.readline())["url"])
+    try:
+        task = submit(up, "sleep", "1000")
+        assert up.headway("wait", task, "--timeout", "0.2").returncode == 124
+        family = up.family()
+        os.close(terminal)  # nobody can be told anything from here on
+        process.send_signal(signal.SIGTERM)  # and one who asks twice does not wait for tasks
+        assert process.wait(120) >= 0, "it was ended by a signal"
+        assert not (tmp_path / "up.json").exists()
+        assert [pid for pid in family if not ended(pid)] == []
+    finally:
+        if process.poll() is None:
+            up.kill_everything()
+        process.stdout.close()
+    with upped(tmp_path) as again:
+        attempts = json.loads(again.headway("show", task, "-o", "json").stdout)["attempts"]
+        assert "node_lost" not in [attempt["outcome"] for attempt in attempts]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -44,6 +44,7 @@ from headway.agent.supervisor import PROCESS
 from headway.agent.variables import INSTANCE
 from headway.config import Settings
 from headway.domain.resources import Capacity
+from headway.ending import asking_signals
 from headway.errors import ConfigError, HeadwayError
 from headway.logs import configure, log
 from headway.version import VERSION
@@ -194,7 +195,7 @@ class Agent:
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in asking_signals():
             loop.add_signal_handler(number, self._asked_to_stop)
         urls = [url.strip() for url in self.settings.url.split(",") if url.strip()]
         servers = Servers(urls, self.settings.token, self.settings.tls_ca)

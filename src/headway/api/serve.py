@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import secrets
-import signal
 import socket
 import ssl
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from headway.api.app import create_app
 from headway.api.front import Front
 from headway.config import Settings
 from headway.control.core import Core
+from headway.ending import asking_signals
 from headway.errors import ConfigError
 from headway.logs import configure, log
 from headway.store.migrate import migrate
@@ -42,7 +42,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None] | None = Non
     await _accept_tokens(core, settings)
     server = _Server(_uvicorn(core, settings), core)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in asking_signals():
         loop.add_signal_handler(number, server.end)
     if ready is not None:
         ready(core.url)

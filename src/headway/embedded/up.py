@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import errno
 import os
-import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from headway.embedded import orphans
 from headway.embedded.agent_process import AgentProcess
 from headway.embedded.folder import FolderLock, Users, keep_token, make_folder, write_private
 from headway.embedded.postgres import Postgres
+from headway.ending import asking_signals
 from headway.errors import ConfigError, HeadwayError, Unavailable
 from headway.logs import log
 
@@ -104,7 +104,7 @@ class Up:
 
     def _take_signals(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in asking_signals():
             loop.add_signal_handler(number, self._asked_to_stop)
 
     def _asked_to_stop(self) -> None:
