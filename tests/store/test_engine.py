@@ -168,19 +168,6 @@ async def test_what_was_not_begun_comes_back_without_using_an_attempt(dsn):
             assert await connection.fetchval("select failures from task_history where id = $1", task) == 0
 
 
-async def test_what_a_node_gives_back_does_not_count_as_finished(dsn):
-    async with engine(dsn) as core:
-        agent = await ScriptedAgent(core, cpus=2).join()
-        await eventually(lambda: _knows(core, agent.id))
-        core.planner.rooms[agent.id].ahead = 100
-        await submit(core, *[function() for _ in range(50)])
-        orders = await agent.orders(50)
-        await agent.say(returned=[(o.id, o.attempt) for o in orders[4:]])
-        room = core.planner.rooms[agent.id]
-        assert (room.held, room.ahead) == (4, 0)
-        assert (await agent.say(wait_s=0.2)).orders == []
-
-
 async def _knows(core, node: int) -> bool:
     return node in core.planner.rooms
 

@@ -297,8 +297,7 @@ class Planner:
         now = self.clock.now()
         conditions = self.conditions
         conditions.look(now)
-        ahead = sum(room.ahead - room.held for room in self.rooms.values() if room.ahead > room.held)
-        most = top_k(free=free_tasks(self.board.lanes, self.rooms), ahead=ahead, most=TOP_K)
+        most = top_k(free=free_tasks(self.board.lanes, self.rooms), ahead=self.supply.ahead(), most=TOP_K)
         conditions.top_k = most
         pressure = conditions.pressure
         windows = {node: kept.left_s(now) for node, kept in self.board.keeping.nodes.items()}

@@ -19,11 +19,21 @@ class Supply:
 
     def finished(self, node: int, count: int) -> None:
         """So many attempts ended on a node that is known."""
+        now = time.monotonic()
         pace, there = self.paces.setdefault(node, Pace()), self._rooms()[node]
-        pace.finished(count, time.monotonic(), held=there.held, at_once=there.at_once)
-        if there.ahead != (ahead := pace.ahead()):
+        pace.finished(count, now, held=there.held, at_once=there.at_once)
+        if there.ahead != (ahead := pace.ahead(now)):
             there.ahead = ahead
             self._rooms().gained(node)
+
+    def ahead(self) -> int:
+        """How many tasks all nodes lack of what they should hold; those that finished nothing for a while lack nothing."""
+        now, lacking = time.monotonic(), 0
+        for node, there in self._rooms().items():
+            if there.ahead > there.held:
+                there.ahead = self.paces[node].ahead(now)
+                lacking += max(there.ahead - there.held, 0)
+        return lacking
 
     def returned(self, node: int) -> None:
         """A node that is known gave back what it had not begun: nothing ahead of what runs there, and nothing at all for a while."""

@@ -9,6 +9,10 @@ told of at once it is about to run dry, and the horizon is lengthened; when more
 round trip without being told. (With a fixed 20 ms a round trip of 20 ms held throughput at 900 tasks/s: rate = held / round trip and
 held = rate × horizon agree at any rate. Without the part in between, and with what runs counted as waiting, it was always at the edge: a
 node of twenty short programs had nothing to start for a third of the time.)
+
+A rate is believed only while finishes come. A node that is supplied beyond what runs at once turns over within the longest horizon; when it
+finished nothing for twice that, what runs now is longer than what gave the rate. (Before, an urgent task was handed to a full node because
+short ones had ended there a minute ago, stood there for a second, and was given back before anybody stopped for it.)
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ DECAY_S = 0.25
 FIRST_HORIZON_S = 0.02
 SHORTEST_HORIZON_S = 0.01
 LONGEST_HORIZON_S = 0.25
+STALE_S = 2 * LONGEST_HORIZON_S
 
 
 @dataclass
@@ -30,9 +35,11 @@ class Pace:
     since: float | None = None
     count: int = 0  # finishes since then
     turnover: int = 0  # the most it held since then
+    last: float = -math.inf  # when something last finished
 
     def finished(self, count: int, now: float, *, held: int, at_once: int) -> None:
         """`count` tasks finished at `now`, `held` are left with the node, which has room to run `at_once` of them."""
+        self.last = now
         waiting = held - min(at_once, count)  # functions that fit all run one after another: not more than what was done
         if waiting <= count:
             self.horizon_s = min(self.horizon_s * 1.5, LONGEST_HORIZON_S)
@@ -59,6 +66,6 @@ class Pace:
         """It gave back what it had not begun: nothing ahead until it finishes something again."""
         self.rate, self.horizon_s, self.since, self.count, self.turnover = 0.0, FIRST_HORIZON_S, None, 0, 0
 
-    def ahead(self) -> int:
+    def ahead(self, now: float) -> int:
         """How many tasks the node should hold in all, running or not."""
-        return int(self.rate * self.horizon_s)
+        return int(self.rate * self.horizon_s) if now - self.last <= STALE_S else 0

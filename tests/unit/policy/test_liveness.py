@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headway.domain.resources import Capacity
 from headway.policy.liveness import Watch
-from headway.policy.pace import FIRST_HORIZON_S, LONGEST_HORIZON_S, Pace
+from headway.policy.pace import FIRST_HORIZON_S, LONGEST_HORIZON_S, STALE_S, Pace
 from headway.policy.room import NodeRoom
 
 AT = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -82,7 +82,7 @@ def test_a_node_that_runs_dry_is_supplied_further_ahead_within_the_bound():
     for i in range(100):
         pace.finished(100, i * 0.02, held=0, at_once=0)
     assert pace.horizon_s == LONGEST_HORIZON_S
-    assert pace.ahead() <= pace.rate * LONGEST_HORIZON_S
+    assert 0 < pace.ahead(99 * 0.02) <= pace.rate * LONGEST_HORIZON_S
 
 
 def test_what_runs_does_not_count_as_waiting():
@@ -118,16 +118,24 @@ def test_slow_tasks_are_not_supplied_ahead():
     pace = Pace()
     for i in range(50):
         pace.finished(1, i * 1.0, held=0, at_once=0)
-    assert pace.ahead() == 0
+    assert pace.ahead(49.0) == 0
 
 
 def test_a_stall_is_noticed():
     pace = Pace()
     for i in range(50):
         pace.finished(400, i * 0.01, held=500, at_once=10)
-    busy = pace.ahead()
+    busy = pace.ahead(0.49)
     pace.finished(1, 3.0, held=500, at_once=10)
-    assert pace.ahead() < busy / 10
+    assert pace.ahead(3.0) < busy / 10
+
+
+def test_a_rate_is_believed_only_while_finishes_come():
+    pace = Pace()
+    for i in range(50):
+        pace.finished(400, i * 0.01, held=500, at_once=10)
+    assert pace.ahead(0.49 + STALE_S) > 0
+    assert pace.ahead(0.5 + STALE_S) == 0
 
 
 @given(
@@ -143,7 +151,7 @@ def test_long_tasks_that_end_together_bring_no_queue_of_orders(places, seconds, 
         at = min(running) + late
         running.remove(min(running))
         pace.finished(1, at + told * 0.001, held=len(running) + queued, at_once=len(running))
-        queued += max(0, max(places, pace.ahead()) - len(running) - queued)
+        queued += max(0, max(places, pace.ahead(at + told * 0.001)) - len(running) - queued)
         while queued and len(running) < places:
             running.append(at + told + seconds)
             queued -= 1
