@@ -278,6 +278,16 @@ async def test_a_name_that_changes_its_address_after_the_check_gains_nothing(
     assert hook.got == []
 
 
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_receiver_that_points_elsewhere_is_not_followed(hook: Receiver, status: int) -> None:
+    """It could point to an address inside."""
+    with receiver() as inside:
+        hook.answers.append((status, {"location": inside.url}))
+        posted = await post(hook.url, b"{}", {}, allowed=policy.networks("127.0.0.0/8"), timeout=60.0)
+        assert (posted.status, posted.error) == (status, f"HTTP {status}: redirects are not followed")
+        assert (len(hook.got), inside.got) == (1, [])
+
+
 async def test_without_an_endpoint_events_are_not_even_read(dsn: str) -> None:
     async with engine(dsn) as core:
         agent = await ScriptedAgent(core).join()
