@@ -141,3 +141,17 @@ async def test_a_backend_that_is_ended_is_unavailable_and_all_are_made_anew(dsn:
         assert await again.fetchval("select 1") == 1
     assert again is not connection
     await database.close()
+
+
+async def test_a_database_without_room_is_told_to_who_asks_how_it_is(dsn: str) -> None:
+    """Reading works, so that everything that only looks finds nothing wrong."""
+    database = Database(dsn)
+    full = "do $$ begin raise exception 'could not extend file' using errcode = 'disk_full'; end $$"
+    try:
+        assert database.trouble == ""
+        with pytest.raises(Unavailable, match="cannot take more"):
+            async with database.cold() as connection:
+                await connection.execute(full)
+        assert database.trouble == "the database cannot take more: could not extend file"
+    finally:
+        await database.close()

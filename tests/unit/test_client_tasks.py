@@ -175,6 +175,13 @@ def test_a_call_that_the_function_does_not_take_is_refused_before_anything_is_se
     assert len(server.requests) == 1
 
 
+def test_what_only_a_pool_of_processes_has_is_refused_in_words() -> None:
+    with taking() as server, Client(server.url, TOKEN):
+        for make in (lambda: headway.Executor(max_workers=4), lambda: headway.Executor(4)):  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match="how many calls run at once, and where, is the fleet's"):
+                make()
+
+
 def test_a_handle_as_an_argument_is_refused_with_the_way_to_do_it() -> None:
     with taking() as server, Client(server.url, TOKEN):
         handles = jobs.add.map([1, 2])

@@ -59,6 +59,7 @@ async def stats(request: Http) -> Response[bytes]:
             promoted=plan.promoted,
             shares=shares_of(core, plan, caller.scope),
             jain=plan.jain,
+            trouble=core.database.trouble,
         )
     )
 

@@ -183,6 +183,7 @@ def stats_text(found: Stats) -> str:
     ]
     head = fields(
         [
+            ("trouble", paint("fail", found.trouble) if found.trouble else None),
             ("tasks", states or "none"),
             *([("nodes", HIDDEN)] if of_a_tenant(found) else fleet),
             ("shares", "  ".join(f"{one.tenant} {one.share:.3f}" for one in found.shares[:5]) or None),

@@ -88,6 +88,8 @@ def draw(frame: Frame, *, lines: int) -> str:
         nodes_table(frame.nodes, hidden=of_a_tenant(stats)),
         _running(frame.running, lines),
     ]
+    if stats.trouble:
+        parts.insert(0, paint("fail", stats.trouble))
     return "\n\n".join(parts)
 
 

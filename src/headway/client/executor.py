@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 MOST_IN_ONE_REQUEST = 5000
 CANCELS = 32  # under way at once: the time in which a request must be answered counts from its beginning
+OF_POOLS = frozenset({"max_workers", "mp_context", "initializer", "initargs", "max_tasks_per_child", "thread_name_prefix"})
 NOT_BEGUN = frozenset({"blocked", "scheduled", "ready"})
 
 _open: weakref.WeakSet[Executor] = weakref.WeakSet()
@@ -72,6 +73,9 @@ class Executor(concurrent.futures.Executor):
     `except TaskFailed` both catch a ValueError."""
 
     def __init__(self, client: face.Client | None = None, **options: Any) -> None:
+        if (pools := sorted(OF_POOLS & options.keys())) or not isinstance(client, face.Client | None):
+            given = f"{pools[0]}=..." if pools else f"{client!r} in the place of a client"
+            raise TypeError(f"Executor does not take {given}: how many calls run at once, and where, is the fleet's; leave it out")
         self.client = client or face.active()
         self._options = dict(checked(options))
         self._unsent: list[TaskFuture[Any]] = []

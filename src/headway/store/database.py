@@ -8,6 +8,7 @@ A failover (read-only server, administrator shutdown, lost connection) empties t
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TypeVar
@@ -40,6 +41,7 @@ GONE = (
 )
 _TRIES = 6
 FULL_RETRY_S = 5.0
+REFUSED_S = 60.0
 CONNECT_S = 5.0
 LOAN_S = 5.0  # how long to wait for a connection while all are lent
 
@@ -54,6 +56,7 @@ class Database:
         hot = max(pool_size * 2 // 3, 3)  # two lanes of admission, two of reports, the planner, and one for the rest
         self._hot = self._pool(hot, "headway hot", _HOT_PLANS)
         self._cold = self._pool(max(pool_size - hot, 2), "headway", {})
+        self._refused: tuple[float, str] | None = None  # when it last had no room (monotonic), and its words
 
     async def open(self) -> None:
         """One connection of each kind, so that a database that cannot be reached is noticed at the start."""
@@ -89,6 +92,17 @@ class Database:
 
     def cold(self) -> Loan:
         return Loan(self, self._cold)
+
+    @property
+    def trouble(self) -> str:
+        """Why it has not taken something in the last minute: reading still works then, so nobody who only looks would know."""
+        if self._refused is None or time.monotonic() - self._refused[0] > REFUSED_S:
+            return ""
+        return self._refused[1]
+
+    def refused(self, error: BaseException) -> None:
+        """It has no room: remembered for who asks how it is."""
+        self._refused = (time.monotonic(), f"the database cannot take more: {str(error).splitlines()[0]}")
 
     def forget(self) -> None:
         """The database went away, or is another one now: every connection is made anew."""
@@ -138,6 +152,7 @@ class Loan:
 
     def _translate(self, error: BaseException) -> None:
         if isinstance(error, asyncpg.InsufficientResourcesError):  # the disk is full, say: it goes on when there is room again
+            self._database.refused(error)
             raise Unavailable(
                 f"the database cannot take more: {error}", hint="make room where the database is", retry_after=FULL_RETRY_S
             ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 
+import msgspec
 import pytest
 
 from headway.cli import terminal
@@ -136,5 +137,8 @@ def test_what_a_tenant_is_not_told_is_not_shown_as_nothing() -> None:
         assert "ready 3" in text
         assert not any(word in text for word in ("cpus", "server", "finished", "handed out"))
     whole = Stats({"ready": 3}, {"up": 1}, [], 2.0, 4.0, servers=1, leaders={}, version="1", free_cpus=1.0, total_cpus=2.0)
+    full = msgspec.structs.replace(whole, trouble="the database cannot take more: no space")
+    assert "trouble     the database cannot take more: no space\n" in stats_text(full)
+    assert draw(Frame(full, [], Page([])), lines=5).startswith("the database cannot take more: no space\n")
     assert "1 of 2 free" in stats_text(whole)
     assert "1 server   submitted 4/s   finished 2/s" in draw(Frame(whole, [], Page([])), lines=5)

@@ -84,3 +84,4 @@ class Stats(msgspec.Struct):
     promoted: int = 0
     shares: list[ShareView] = []  # the largest; a tenant sees its own
     jain: dict[str, float] = {}  # by cost class
+    trouble: str = ""  # why the database did not take something in the last minute
