@@ -137,8 +137,11 @@ def test_a_frozen_supervisor_is_killed_with_its_tasks_when_the_lease_is_over(
 @short_lease
 def test_a_frozen_exchange_side_is_fenced_by_the_supervisor(server: ScriptedServer, agent: AgentProcess, tmp_path: Path) -> None:
     ref, pid, _ = start_program(server, tmp_path)
+    (survivor,) = [child for child in tree.children(agent.supervisor()) if b'exec "$PYTHON"' in command_line(child)]
+    os.killpg(survivor, signal.SIGSTOP)  # it would kill the supervisor, and all with it, a moment later
     os.kill(agent.pid, signal.SIGSTOP)
     until(lambda: not alive(pid))
+    os.killpg(survivor, signal.SIGCONT)
     late = server.order(server.define(command=("true",)))  # may be waiting in the frozen process' socket
     os.kill(agent.pid, signal.SIGCONT)
     server.wait(lambda: late in server.finished)
@@ -203,6 +206,7 @@ def test_a_server_that_neither_renews_nor_asks_to_hold_on_is_left_for_another(se
         assert not other.registered, "it is the same boot"
 
 
+@pytest.mark.parametrize("server", [{"fence_s": 600.0}], indirect=True, ids=["long"])  # so that it is not the end of the lease
 @pytest.mark.usefixtures("agent")
 def test_an_agent_declared_lost_kills_everything_and_registers_anew(server: ScriptedServer, tmp_path: Path) -> None:
     _, pid, _ = start_program(server, tmp_path)
