@@ -104,6 +104,12 @@ async def test_who_does_not_know_the_authority_refuses_the_server_at_once_and_sa
     await trusting.close()
 
 
+def test_who_speaks_no_tls_with_a_server_that_does_is_told_how_its_address_begins(server):
+    said = headway(server, "ls", "--url", server.url.replace("https://", "http://"))
+    assert said.returncode == 69
+    assert "does it speak TLS? Its address begins with https://" in said.stderr
+
+
 async def test_an_agent_that_does_not_know_the_authority_gives_its_token_to_nobody(server, certificates, tmp_path):
     agent = Process("agent", tmp_path)
     arguments = ["agent", "--name", "stranger", "--cpus", "1", "--memory", "1GiB", "--disk", "1GiB"]

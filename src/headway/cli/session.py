@@ -19,7 +19,7 @@ from headway.client import inside
 from headway.client.discovery import Place, find
 from headway.client.problems import error_from
 from headway.errors import InvalidInput, Unavailable
-from headway.wire.http import Http, NotSent, Response
+from headway.wire.http import CLOSED, Http, NotSent, Response
 
 T = TypeVar("T")
 P = TypeVar("P", bound="Paged")
@@ -224,6 +224,8 @@ def no_answer(url: str, error: Exception) -> Unavailable:
         "is it running? `headway up` starts one on this machine; --url or HEADWAY_URL names another",
     )
     reason = str(error).removeprefix(f"{url}: ") or type(error).__name__
+    if url.startswith("http://") and reason.endswith(CLOSED):
+        hint = "does it speak TLS? Its address begins with https:// then"
     return Unavailable(f"no server answers at {url}: {reason}", hint=hint)
 
 

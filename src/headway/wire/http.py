@@ -33,6 +33,7 @@ IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS"})
 # to the end of Unicode, takes 13 ms to compile.
 _UNSAFE = re.compile(r"[^\x21-\x7e]")
 _UNSAFE_VALUE = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
+CLOSED = "closed by the server"  # the end of a connection that was not answered: TLS is spoken there, perhaps
 
 
 class NotSent(ConnectionError):
@@ -299,7 +300,7 @@ class _Connection(asyncio.Protocol):
             self.on_message_complete()
         elif not self._complete:
             kind = Stale if self._used and not self._received else ConnectionError
-            self._fail(kind(f"the connection ended before the answer did: {error or 'closed by the server'}"))
+            self._fail(kind(f"the connection ended before the answer did: {error or CLOSED}"))
         if not self.closed.done():
             self.closed.set_result(None)
 
