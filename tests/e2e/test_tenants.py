@@ -282,7 +282,7 @@ async def test_a_server_that_nobody_can_use_says_how_to_change_that(dsn: str, tm
 
 
 @pytest.mark.parametrize("path", ["/v1/events", "/v1/tasks/{task}/logs?follow=1"])
-async def test_a_stream_breaks_off_when_its_key_is_revoked_and_whoever_comes_again_is_told_why(place, path):
+async def test_a_stream_breaks_off_when_its_key_is_revoked_and_whoever_comes_again_is_told_why(place, path, tmp_path):
     token = await place.tenant("acme")
     key = await place.must("POST", "/v1/keys", {"tenant": "acme"})
     task = (await place.must("POST", "/v1/tasks", {"command": ["true"]}, token=token))["id"]
@@ -298,5 +298,8 @@ async def test_a_stream_breaks_off_when_its_key_is_revoked_and_whoever_comes_aga
                     pass
         again = await place.ask(key["token"], "GET", path.format(task=task))
         assert (again.status, problem(again)["code"]) == (401, "unauthorized")
+        told = (tmp_path / "server.log").read_text()
+        assert "event=stream.broken_off code=unauthorized" in told
+        assert "Traceback" not in told
     finally:
         await http.close()

@@ -14,6 +14,7 @@ import uvicorn
 
 from headway.api.app import create_app
 from headway.api.front import Front
+from headway.api.http_logs import tell_in_our_lines
 from headway.config import Settings
 from headway.control.core import Core
 from headway.ending import asking_signals
@@ -30,6 +31,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None] | None = Non
     if settings.database is None:
         raise ConfigError("no database is set", hint="give --database URL, or use `headway up`, which brings its own")
     configure(log_format=settings.log_format, log_level=settings.log_level)
+    tell_in_our_lines()
     _check_certificate(settings)
     await migrate(settings.database)
     gc.set_threshold(
