@@ -272,3 +272,23 @@ async def test_a_burst_of_urgent_tasks_is_late_all_together_as_far_as_the_quota_
             return found == free | set(held[:3])
 
         await eventually(late)
+
+
+async def test_a_tenant_above_an_equal_part_stops_a_larger_one_though_no_smaller_one_has_urgent_tasks(dsn: str) -> None:
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        small, most = {"cpus": 0.1, "memory": "64MiB"}, {"cpus": 1.3, "memory": "1GiB"}
+        long = {"execution_cap": "20h", "preemptible": False}
+        [large] = (await submit(core, function(execution_cap="20h", resources=most))).ids
+        middle = await tenant(core, "middle")
+        await submit(core, function(resources={"cpus": 0.5, "memory": "64MiB"}, **long), tenant=middle)
+        for number in range(2):  # an equal part of 2 cpus is a half
+            await submit(core, function(resources=small, **long), tenant=await tenant(core, f"small-{number}"))
+        orders: list[Order] = []
+        while len(orders) < 4:
+            orders += await agent.orders()
+        await agent.start(*orders)
+        urgent = {"cpus": 0.2, "memory": "64MiB"}
+        [task] = (await submit(core, function(category="urgent", resources=urgent, execution_cap="2s"), tenant=middle)).ids
+        [order], [control] = await gather(agent, orders=1, controls=1)
+        assert (order.id, control.id, control.word) == (task, large, "pause")

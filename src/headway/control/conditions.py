@@ -61,7 +61,14 @@ class Conditions:
         slacks = lambda: [((key[0] - now).total_seconds(), count) for key, count in census.waiting(board.going)]  # noqa: E731
         parts = lambda: census.parts(board.going, board.rooms)  # noqa: E731
         if self.pressure.look(time.monotonic(), board.rooms.utilisation(), slacks, parts):
-            board.divide(due_first=self.pressure.due_first)
+            if self.pressure.due_first:
+                board.divide(due_first=True)
+            else:
+                board.divide_evenly()
+
+    def divide(self) -> None:
+        """Count what each tenant asks for: somebody is late, and it is to be known who may stop others."""
+        self.board.divide(due_first=self.pressure.due_first)
 
     @property
     def tight(self) -> bool:

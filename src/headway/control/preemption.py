@@ -8,6 +8,7 @@ room in the planner's books, so nobody else can take it: when the late task has 
 from __future__ import annotations
 
 import datetime
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -46,6 +47,7 @@ from headway.store.queries import query
 VAIN_S = 2.0  # after a look that found nobody to stop; a new urgent task is looked at all the same
 RELOAD_S = 10.0  # how often to look for loans nobody here remembers
 GRACE_S = 5.0  # for a checkpoint
+COUNT_S = 2.0  # who may stop others is counted so often, while somebody is late
 MOST_CANDIDATES = 2_000
 
 _LATE = query("preemption.late")
@@ -84,6 +86,7 @@ class Preemption:
     _lent: set[int] = field(default_factory=set)  # tasks that others stopped for
     _vain: tuple[float, frozenset[int]] = (0.0, frozenset())  # until when not to look again, and who is late in vain
     _over: dict[int, float] = field(default_factory=dict)  # loans that nobody needs any more, since when
+    _counted: float = -math.inf  # when it was last counted who may stop others
     _epoch: int = -1
     _reloaded: float = 0.0
 
@@ -118,9 +121,12 @@ class Preemption:
     async def _late(self) -> list[Waiting]:
         """Waiting tasks that should have begun and that no node has room for, the most overdue first."""
         before = self.clock.now() - datetime.timedelta(seconds=PATIENCE_S)
-        overdue = self.planner.late(before, MOST_LATE)
-        if not overdue:
+        if not self.planner.late(before, 1):
             return []
+        if time.monotonic() - self._counted > COUNT_S:
+            self._counted = time.monotonic()
+            self.planner.conditions.divide()
+        overdue = self.planner.late(before, MOST_LATE)
         async with self.database.hot() as connection:
             rows = {row["id"]: row for row in await connection.fetch(_LATE, [key[2] for _, key in overdue])}
         found = []

@@ -134,6 +134,11 @@ class Usage:
         self.evenly = evenly
         self._weigh(self.weight)
 
+    def order_evenly(self) -> None:
+        """In the order everyone is entitled to an equal part; who may stop others is as it was last counted."""
+        self.evenly = True
+        self._weigh(self.weight)
+
     def until(self, tenant: int, need: Need, share: float, most: int) -> int:
         """How many more tasks it may get before its share is above `share`: at least one."""
         held = self.tenants.get(tenant) or self._enter(tenant)

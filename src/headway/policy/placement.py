@@ -290,6 +290,11 @@ class Board:
         self.flooded = sum(due.values()) > 1.0
         self.usage.divide(due, self.rooms.utilisation(), evenly=self.flooded or not due_first)
 
+    def divide_evenly(self) -> None:
+        """In the order everyone has an equal part. What each asks for is not counted: with 100,000 tenants that takes 70 ms."""
+        self.flooded = False
+        self.usage.order_evenly()
+
     # Ranks
 
     def _entry(self, lane: Lane, tenant: int, shape: int, first: Key) -> Entry:

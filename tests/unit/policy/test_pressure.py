@@ -140,6 +140,10 @@ def test_when_more_is_due_than_fits_a_small_tenant_may_stop_others_and_one_with_
         board.divide(due_first=due_first)
         assert board.usage.level == pytest.approx(1 / 12), "in the order it is an equal part"
         assert {tenant for tenant in held if board.usage.may_stop_others(tenant)} == set(held) - {1}
+    board.divide_evenly()
+    assert not board.flooded
+    assert board.usage.level == pytest.approx(1 / 12)
+    assert board.usage.may_stop_others(2), "as it was last counted"
 
 
 def two_tenants() -> Board:
