@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
 from headway.agent import disk
-from headway.agent.disk_count import AT_ONCE, ENTRY, SETTLED_NS, Seen, count, count_again, count_new, unchanged
+from headway.agent.disk_count import AT_ONCE, ENTRY, MANY, SETTLED_NS, Nameless, Seen, count, count_again, count_new, unchanged
 from headway.agent.disk_guard import Guard
 from headway.agent.disk_hold import Holder
 
@@ -151,3 +153,35 @@ def test_one_that_lives_close_to_a_large_limit_and_does_not_write_is_not_held(tm
     assert watched.is_near(room, fast=True)
     watched.took, watched.seen.entries = 10 * disk.DEAR_S, 10 * disk.FEW
     assert watched.is_near(room, fast=False)  # a look at so many files takes long
+
+
+def test_of_many_processes_a_part_is_asked_each_time_and_those_first_that_had_removed_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of five hundred, each time, would keep the watch from all other tasks."""
+    pids = list(range(1, 8 * MANY + 1))
+    holder, size, asked = pids[-1], 100, list[int]()
+
+    def removed(pid: int) -> dict[tuple[int, int], int]:
+        asked.append(pid)
+        return {(1, 1): size} if pid == holder else {}
+
+    monkeypatch.setattr("headway.agent.disk_count._removed", removed)
+    nameless = Nameless()
+    found = [nameless.ask(pids) for _ in range(9)]
+    assert found[-1] == 100, "it was its turn at last"
+    assert set(asked) == set(pids)
+    assert len(asked) <= 9 * 2 * MANY
+    size = 300
+    assert nameless.ask(pids) == 300, "who had one is asked each time"
+    assert nameless.ask_all(pids) == 300
+    assert nameless.ask(pids[:-1]) == 0, "its process has ended"
+
+
+def test_a_file_that_is_removed_and_open_in_two_processes_counts_once() -> None:
+    with tempfile.TemporaryFile() as file:
+        file.write(bytes(2**20))
+        file.flush()
+        with subprocess.Popen(["sleep", "600"], stdin=file) as other:
+            try:
+                assert Nameless().ask([os.getpid(), other.pid]) == Nameless().ask_all([os.getpid()]) >= 2**20
+            finally:
+                other.kill()

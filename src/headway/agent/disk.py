@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 
-from headway.agent.disk_count import ENTRY, Seen, count, count_again, count_new, nameless, unchanged, written
+from headway.agent.disk_count import ENTRY, Nameless, Seen, count, count_again, count_new, unchanged, written
 
 TYPE_CHECKING = False  # as in headway/__init__.py
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class Watched:
         self.entries = 0  # of it, at the last count
         self.making = float(MAKING)  # what it may make a second
         self.hidden = 0  # and without a name
+        self.nameless = Nameless()
         # The first look is when it could have written its limit: most tasks have ended by then, and cost nothing here.
         self.ask_at = time.monotonic() + min(LONGEST_S, limit / FASTEST)
         self.look_at = 0.0  # at the latest
@@ -154,7 +155,7 @@ def _look_at_part(watched: Watched, pids: list[int], now: float) -> None:
     if not watched.seen.round:
         watched.wrote_then = written(pids)
     if count_again(watched.seen):
-        watched.wrote, watched.hidden = watched.wrote_then, nameless(pids)
+        watched.wrote, watched.hidden = watched.wrote_then, _nameless(watched, pids)
         watched.look_at = now + watched.took / PART
     watched.used = watched.seen.total + watched.hidden
 
@@ -190,13 +191,19 @@ def _look(watched: Watched, pids: list[int], ran: float | None, guard: Guard) ->
     watched.seen = count(watched.folders, watched.limit)
     guard.end()
     # Beyond the limit, the rest would only take time, and it goes on writing.
-    watched.hidden = nameless(pids) if watched.seen.total <= watched.limit else 0
+    watched.hidden = _nameless(watched, pids) if watched.seen.total <= watched.limit else 0
     watched.grown = 0
     _found(watched, watched.seen.total + watched.hidden, ran, began)
     watched.took = time.thread_time() - cpu  # of the CPU: on a busy machine a look may also have to wait
     if watched.dear:
         watched.look_at = time.monotonic() + watched.took / PART
         watched.wrote = written(pids)
+
+
+def _nameless(watched: Watched, pids: list[int]) -> int:
+    """What is known only in part ends nobody."""
+    found = watched.nameless.ask(pids)
+    return watched.nameless.ask_all(pids) if watched.seen.total + found > watched.limit else found
 
 
 def _found(watched: Watched, used: int, ran: float | None, now: float) -> None:

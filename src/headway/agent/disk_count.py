@@ -8,7 +8,7 @@ import stat
 import time
 
 ENTRY = 4096  # every file costs at least a block, or its inode does
-MANY = 64  # processes asked
+MANY = 64  # processes asked at a time
 SETTLED_NS = 20_000_000  # change times of older kernels have the grain of a clock tick: two changes closer than this may have the same
 KNOWN = 100_000  # entries remembered by name
 AT_ONCE = 200  # of those that are looked at again: some 2 ms
@@ -142,16 +142,53 @@ def written(pids: list[int]) -> int:
     return total
 
 
-def nameless(pids: list[int]) -> int:
-    """Bytes of files that were removed and are still open."""
+class Nameless:
+    """Files of a task that were removed and are still open: they take room, and only their processes know of them.
+
+    Asking one process takes some 25 µs. Of a task with many only a part is asked each time, those first that had such files, and the others
+    count as they were when it was their turn: five hundred at once kept the watch from all other tasks for 11 to 16 ms, in which these can
+    write 20 MiB and more.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: dict[tuple[int, int], int] = {}
+        self._holds: dict[int, set[tuple[int, int]]] = {}  # process -> what it had when it was asked
+        self._turn = 0  # of those that had some
+        self._round: set[int] = set()  # who was asked since all were
+
+    def ask(self, pids: list[int]) -> int:
+        """Bytes, as far as is known after the next part of them was asked."""
+        had = [pid for pid in pids if pid in self._holds]
+        self._turn = (self._turn + MANY) % max(len(had), 1)
+        left = [pid for pid in pids if pid not in self._round]
+        part = {*[*had[self._turn :], *had[: self._turn]][:MANY], *left[:MANY]}
+        self._round = self._round | part if len(left) > MANY else set()
+        return self._asked(part, pids)
+
+    def ask_all(self, pids: list[int]) -> int:
+        """Bytes, as they are."""
+        return self._asked(set(pids), pids)
+
+    def _asked(self, part: set[int], pids: list[int]) -> int:
+        for pid in part:
+            found = _removed(pid)
+            self._sizes.update(found)
+            self._holds[pid] = set(found)
+        alive = set(pids)
+        self._holds = {pid: held for pid, held in self._holds.items() if pid in alive and held}
+        held = set().union(*self._holds.values())
+        self._sizes = {key: self._sizes[key] for key in held}
+        return sum(self._sizes.values())
+
+
+def _removed(pid: int) -> dict[tuple[int, int], int]:
     found: dict[tuple[int, int], int] = {}
-    for pid in pids:
-        try:
-            with os.scandir(f"/proc/{pid}/fd") as entries:
-                for entry in entries:
-                    of = entry.stat()
-                    if of.st_nlink == 0 and stat.S_ISREG(of.st_mode):
-                        found[of.st_dev, of.st_ino] = of.st_blocks * 512
-        except OSError:
-            continue  # it ended while we looked
-    return sum(found.values())
+    try:
+        with os.scandir(f"/proc/{pid}/fd") as entries:
+            for entry in entries:
+                of = entry.stat()
+                if of.st_nlink == 0 and stat.S_ISREG(of.st_mode):
+                    found[of.st_dev, of.st_ino] = of.st_blocks * 512
+    except OSError:
+        return found  # it ended while we looked
+    return found

@@ -16,7 +16,7 @@ import stat
 import time
 
 from headway.agent.disk import FASTEST, FEW, Watched
-from headway.agent.disk_count import ENTRY
+from headway.agent.disk_count import ENTRY, MANY
 from headway.agent.disk_hold import go_on, stop
 
 TYPE_CHECKING = False  # as in headway/__init__.py
@@ -118,7 +118,7 @@ def at_least(watched: Watched) -> int:
         return 0  # the task has ended, and its folder was removed
     below = tuple(f"{folder}/" for folder in watched.folders)
     shared = owner == os.getuid()  # with files elsewhere; all files of a user that is nobody else's lie in its folders
-    for pid in watched.pids():
+    for pid in watched.pids()[:MANY]:  # it is the least that there is
         try:
             with os.scandir(f"/proc/{pid}/fd") as entries:
                 for entry in entries:
