@@ -182,6 +182,7 @@ async def test_a_node_cannot_speak_of_attempts_it_does_not_hold_nor_answer_for_a
         [control] = await controls(agent)
         await answer(stranger, control, "paused")
         await stranger.say(notices=[Notice(order.id, 1, "cap_warning"), Notice(order.id, 1, "paused", 10**12)])
+        assert await core.steering.answer(control.number, 0.0) is None, "its own node has not answered"
         await agent.say(notices=[Notice(order.id, 99, "paused", control.number)])
         assert await state_of(core, order.id) == State.RUNNING
         assert await kinds(core, order.id) == []
