@@ -7,10 +7,12 @@ import asyncio
 import msgspec
 import pytest
 
+from headway.control.lanes import LANES
 from headway.domain.lifecycle import State
 from headway.domain.spec import TaskSpec
-from headway.errors import Conflict, CyclicGraph, IdempotencyConflict, InvalidInput, UnsatisfiableResources
+from headway.errors import Conflict, CyclicGraph, HeadwayError, IdempotencyConflict, InvalidInput, UnsatisfiableResources
 from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
+from tests.support.waiting import eventually
 
 
 async def count(core, table: str = "task") -> int:
@@ -229,3 +231,26 @@ async def test_ids_rise_and_are_never_given_twice_though_a_server_is_replaced(ds
         async with engine(dsn) as core:
             seen += (await submit(core, *[function()] * 50)).ids
     assert seen == sorted(set(seen))
+
+
+async def test_a_request_that_the_database_refuses_does_not_fail_those_it_is_stored_with(dsn):
+    async with engine(dsn) as core, core.database.cold() as connection:
+        await connection.execute("alter table task add check (name is distinct from 'poison')")
+        waiting = core.admission.lanes
+
+        async def ask(name: str) -> asyncio.Task[object]:
+            return asyncio.create_task(submit(core, function(name=name)))
+
+        async with connection.transaction():
+            await connection.execute("lock table task in share mode")
+            asked = {}
+            for n in range(LANES):  # each keeps one way to the database busy
+                before, asked[f"before-{n}"] = core.admission._bytes, await ask(f"before-{n}")
+                await eventually(lambda before=before: core.admission._bytes > before and not waiting._waiting, seconds=60)
+            for name in ("one", "poison", "another"):
+                asked[name] = await ask(name)
+            await eventually(lambda: len(waiting._waiting) == 3, seconds=60, what="they wait to be stored together")
+        await asyncio.wait(asked.values())
+        assert [name for name, task in asked.items() if task.exception() is not None] == ["poison"]
+        assert isinstance(asked["poison"].exception(), HeadwayError)
+        assert await connection.fetchval("select count(*) from task") == LANES + 2
