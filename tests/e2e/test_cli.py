@@ -246,8 +246,13 @@ def test_top_prints_one_frame_of_rates_queues_and_nodes(up: Upped) -> None:
         assert expected in said.stdout
 
 
+def its_node(up: Upped) -> str:
+    """The name of its node, which joins a moment after the server answers."""
+    return str(until(lambda: value(headway(up, "node", "ls", "--json")))[0]["name"])
+
+
 def test_nodes_queues_tiers_and_stats_answer(up: Upped) -> None:
-    node = value(headway(up, "node", "ls", "--json"))[0]["name"]
+    node = its_node(up)
     assert headway(up, "node", "show", node).stdout.startswith(f"node     {node}\n")
     assert headway(up, "queue", "ls", "-o", "quiet").stdout.split()[:4] == ["urgent", "delayable", "periodic", "off-peak"]
     assert headway(up, "tier", "ls", "-o", "quiet").stdout.split() == ["basic", "regular", "premium"]
@@ -267,6 +272,7 @@ def test_doctor_says_when_the_watch_on_disks_may_come_late(tmp_path: Path) -> No
 
 
 def test_doctor_finds_a_running_up_in_order(up: Upped) -> None:
+    its_node(up)
     checks = {check["name"]: check["state"] for check in value(headway(up, "doctor", "--json"))}
     assert (checks["server"], checks["agents"], checks["token"]) == ("ok", "ok", "ok")
 
@@ -299,7 +305,7 @@ def test_doctor_names_what_keeps_work_from_running_and_what_to_do(up: Upped, tmp
 
 
 def test_a_node_that_is_up_is_not_forgotten(up: Upped) -> None:
-    node = value(headway(up, "node", "ls", "--json"))[0]["name"]
+    node = its_node(up)
     said = headway(up, "node", "rm", node)
     assert said.returncode == 1
     assert "is up, and may hold tasks" in said.stderr
