@@ -63,3 +63,11 @@ def test_the_sandbox_folders_of_killed_agents_are_removed_and_those_in_use_are_n
 
 def made(boxes: Path, *known: Path) -> Path | None:
     return next((box for box in boxes.glob("headway-*") if box not in known and (box / OWNER).exists()), None)
+
+
+def test_the_trial_of_a_sandbox_leaves_no_process_with_the_agent(tmp_path: Path) -> None:
+    need_sandbox(tmp_path)
+    with ScriptedServer() as server, running_agent(tmp_path / "agent", server.url) as agent:
+        server.outcome(server.run(server.define(command=("true",))))
+        ended = [pid for pid in tree.children(agent.pid) if (found := tree.stat(pid)) is not None and found.zombie]
+        assert ended == []

@@ -94,6 +94,8 @@ async def test_a_task_says_itself_whom_to_tell_and_of_what(dsn: str, hook: Recei
         assert str(quiet) not in {each.event["subject"] for each in hook.got}
         with pytest.raises(InvalidInput, match="no webhook 'nobody'"):
             await submit(core, function(notify="nobody"))
+        with pytest.raises(InvalidInput, match=r"notify: 10\.0\.0\.7 is not a public address"):
+            await submit(core, function(notify=["pager", "http://10.0.0.7/hook"]))
 
 
 async def test_a_message_is_tried_again_until_it_arrives(dsn: str, hook: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,7 +110,6 @@ class Agent:
                 f"an agent of node {self.settings.node_name!r} is already running here",
                 hint="choose another --name, or stop it first",
             ) from None
-        tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
         self._kill_leftovers()
         box = box_folder(self.settings.sandbox_dir, self.work_dir, self.instance)
         if os.path.dirname(box) != self.work_dir:
@@ -120,6 +119,7 @@ class Agent:
             self._offer_sandbox()
         else:
             log("agent.no_sandbox", why=why)
+        tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)  # only now: what the trial of a sandbox leaves is not for us to wait for
 
     def _offer_sandbox(self) -> None:
         self.capacity = msgspec.structs.replace(self.capacity, labels={"sandbox": "yes", **self.capacity.labels})

@@ -198,6 +198,7 @@ class Core:
         database, bus, clock, settings = self.database, self.bus, self.clock, self.settings
         allowed = webhook.networks(settings.webhook_networks)
         self.webhooks = Webhooks(database, allowed)
+        self.definitions.check_target = self.webhooks.check_target
         self.dispatcher = Dispatcher(database, self.leader, bus, "headway")
         self.deliveries = Deliveries(database, clock, allowed, settings.webhook_timeout_s, settings.webhook_concurrency)
 

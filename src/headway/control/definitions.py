@@ -10,6 +10,7 @@ import msgspec
 from headway.control.queues import Queues
 from headway.control.webhooks import register
 from headway.domain.isolation import EVERYTHING, confine
+from headway.domain.notify import is_address
 from headway.domain.queues import Rules
 from headway.domain.resources import Resources
 from headway.domain.task import Definition, decode, encode
@@ -53,6 +54,7 @@ class Definitions:
         self._shape_ids: dict[tuple[Resources, Rules], int] = {}
         # The next larger form of a task that ran out of memory, as far as its tenant and the fleet allow one (K2).
         self.larger: Callable[[int, Definition], Definition | None] = lambda tenant, definition: None
+        self.check_target: Callable[[str, str], None] = lambda url, field: None  # whether an address may be told (J6)
         # What a tenant's subscription says: the least level of isolation, and the network its tasks may ask for.
         self.confinement: Callable[[int], tuple[str, Sequence[str]]] = lambda tenant: ("none", (EVERYTHING,))
 
@@ -62,6 +64,9 @@ class Definitions:
         if known := self._by_content.get((tenant, digest)):
             return known
         await self.queues.check(definition)
+        for target in definition.notify:
+            if is_address(target.to):
+                self.check_target(target.to, "notify")
         shape = await self._shape(definition.resources, definition.rules)
         async with self.database.cold() as connection:
             row = None

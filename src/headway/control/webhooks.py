@@ -147,14 +147,14 @@ class Webhooks:
 
         await self.database.transact(work)
 
-    def check_target(self, url: str) -> None:
+    def check_target(self, url: str, field: str = "url") -> None:
         """An address written as numbers can be judged at once; a name is judged each time it is used."""
-        check_url(url)
+        check_url(url, field)
         host = urlsplit(url).hostname or ""
         numeric = ":" in host or host.replace(".", "").isdigit()
         if numeric and (why := policy.refused(host, self.allowed)) is not None:
             hint = "webhooks go to public addresses; the operator can allow others (HEADWAY_WEBHOOK_NETWORKS)"
-            raise InvalidInput(f"url: {why}", field="url", hint=hint)
+            raise InvalidInput(f"{field}: {why}", field=field, hint=hint)
 
     def _changed(self) -> None:
         for tell in self.on_change:
