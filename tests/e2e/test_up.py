@@ -189,6 +189,7 @@ def test_a_terminal_that_is_closed_ends_it_in_order(tmp_path: Path) -> None:
     terminal, its_side = pty.openpty()
 
     def attach() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
         os.setsid()
         fcntl.ioctl(its_side, termios.TIOCSCTTY, 0)
 

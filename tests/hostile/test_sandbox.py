@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import platform
+import secrets
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -96,11 +97,12 @@ exit 0"""
 
 
 def test_it_has_its_own_tmp_home_and_work_folder_and_the_next_task_finds_them_empty(server: ScriptedServer) -> None:
-    leave = "echo secret > /tmp/mine; echo secret > ~/mine; echo secret > mine2; pwd; echo $HOME $TMPDIR"
+    mine = f"mine-{secrets.token_hex(8)}"  # nothing of that name was there before
+    leave = f"echo secret > /tmp/{mine}; echo secret > ~/mine; echo secret > mine2; pwd; echo $HOME $TMPDIR"
     assert said(server, shell(leave)).split() == ["/task", "/task", "/tmp"]
     for _ in range(3):
         assert said(server, shell("find /tmp /task -type f")) == ""
-    assert not Path("/tmp/mine").exists()
+    assert not Path(f"/tmp/{mine}").exists()
 
 
 def test_it_knows_no_token_of_the_agent(server: ScriptedServer) -> None:
