@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,7 +149,8 @@ def test_containers_of_one_user_do_not_share_a_limit_of_processes(tmp_path: Path
     content = Content(image=busybox_image(user="4321"), commands=("for n in 1 2 3 4 5; do sleep 600 & done; echo all; wait",))
     with ScriptedServer() as server, running_agent(tmp_path, server.url, container_engine=ENGINE, max_processes=8):
         number = server.define(content=content, isolation="container", tenant=7, resources=SMALL)
-        refs = [server.order(number), server.order(number)]
+        first = random.getrandbits(40)  # an agent that was killed leaves names taken, and its folder may be used again
+        refs = [server.order(number, task=first), server.order(number, task=first + 1)]
         server.wait(lambda: all("all" in server.text(ref) or ref in server.finished for ref in refs))
         assert not any(ref in server.finished for ref in refs), [server.text(ref, 2) for ref in refs]
 
