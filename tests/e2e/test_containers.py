@@ -17,6 +17,7 @@ from headway.domain.content import Content
 from headway.domain.lifecycle import Outcome
 from headway.domain.resources import Resources
 from tests.support.agents import AgentProcess, marked_processes, running_agent
+from tests.support.confined import stands_still_while_paused
 from tests.support.images import ENGINE, busybox_image
 from tests.support.processes import command_line
 from tests.support.scripted_server import ScriptedServer
@@ -223,13 +224,7 @@ def test_a_container_is_paused_resumed_and_signalled(server: ScriptedServer, ima
     text = "trap 'echo heard; exit 7' USR1; n=0; while :; do n=$((n+1)); echo step $n; sleep 0.05; done"
     ref = server.order(define(server, image, text))
     server.wait(lambda: "step" in server.text(ref), timeout=120)
-    assert server.control(ref, "pause") == "paused"
-    for _ in range(2):  # what it said before the pause may still be on its way during the first
-        before = server.text(ref)
-        server.run(server.define(command=("/bin/sleep", "0.5")))
-    assert server.text(ref) == before
-    assert server.control(ref, "resume") == "resumed"
-    server.wait(lambda: server.text(ref) != before)
+    stands_still_while_paused(server, ref)
     assert server.control(ref, "signal", "USR1") == "signalled"
     server.wait(lambda: ref in server.finished)
     assert (server.finished[ref].exit_code, "heard" in server.text(ref)) == (7, True)

@@ -12,6 +12,7 @@ from headway.domain.content import Content
 from headway.domain.lifecycle import Outcome
 from headway.domain.resources import Resources
 from tests.support.agents import running_agent
+from tests.support.confined import stands_still_while_paused
 from tests.support.images import ENGINE, busybox_image
 from tests.support.preloading import Preloading, preloading
 from tests.support.scripted_server import ScriptedServer
@@ -127,13 +128,7 @@ def test_a_container_that_drops_its_marks_is_still_paused_limited_and_ended(serv
     content = Content(image=image, commands=(f"exec env -i sh -c '{loop}'",))
     ref = server.order(server.define(content=content, isolation="container", tenant=7, resources=SMALL))
     server.wait(lambda: "step" in server.text(ref) or ref in server.finished)
-    assert server.control(ref, "pause") == "paused"
-    for _ in range(2):  # what it said before the pause may still be on its way during the first
-        before = server.text(ref)
-        server.run(server.define(command=("/bin/sleep", "0.5")))
-    assert server.text(ref) == before
-    assert server.control(ref, "resume") == "resumed"
-    server.wait(lambda: server.text(ref) != before)
+    stands_still_while_paused(server, ref)
     server.cancel(ref, 0.0)
     server.wait(lambda: ref in server.finished)
     assert (server.finished[ref].max_memory or 0) > 0

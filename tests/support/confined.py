@@ -54,3 +54,14 @@ def shell(text: str) -> tuple[str, ...]:
 
 def is_root() -> bool:
     return os.geteuid() == 0
+
+
+def stands_still_while_paused(server: ScriptedServer, ref: tuple[int, int]) -> None:
+    """A task that says something all the time says nothing while it is paused, and goes on when it is resumed."""
+    assert server.control(ref, "pause") == "paused"
+    for _ in range(2):  # what it said before the pause may still be on its way during the first
+        before = server.text(ref)
+        server.run(server.define(command=("/bin/sleep", "0.5")))
+    assert server.text(ref) == before
+    assert server.control(ref, "resume") == "resumed"
+    server.wait(lambda: server.text(ref) != before)

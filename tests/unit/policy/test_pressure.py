@@ -93,12 +93,18 @@ def test_the_water_level_divides_the_whole_and_no_more(asked, whole):
         assert level == 1.0, "there is enough for everyone"
 
 
-@given(st.dictionaries(st.integers(1, 8), st.integers(1, 5), min_size=1), st.dictionaries(st.integers(1, 8), st.floats(0, 1)))
-def test_a_tenant_is_entitled_to_no_less_than_an_equal_part_whatever_others_ask_for(held, due):
+def usage_of(held: dict[int, int]) -> Usage:
+    """So many tasks of each tenant, on a fleet of forty."""
     usage = Usage()
     usage.resize((40, 40))
     for tenant, count in held.items():
         usage.add(tenant, ((0, 1),), count)
+    return usage
+
+
+@given(st.dictionaries(st.integers(1, 8), st.integers(1, 5), min_size=1), st.dictionaries(st.integers(1, 8), st.floats(0, 1)))
+def test_a_tenant_is_entitled_to_no_less_than_an_equal_part_whatever_others_ask_for(held, due):
+    usage = usage_of(held)
     usage.divide(due, utilisation=sum(held.values()) / 40)
     assert usage.level >= 1 / len(held) - 1e-9
     assert usage.level <= 1.0
@@ -108,10 +114,7 @@ def test_a_tenant_is_entitled_to_no_less_than_an_equal_part_whatever_others_ask_
 
 @given(st.dictionaries(st.integers(1, 8), st.integers(1, 5), min_size=2), st.dictionaries(st.integers(1, 8), st.floats(0, 1)))
 def test_whoever_stops_others_holds_so_little_that_all_could_have_as_much_of_what_they_ask_for(held, due):
-    usage = Usage()
-    usage.resize((40, 40))
-    for tenant, count in held.items():
-        usage.add(tenant, ((0, 1),), count)
+    usage = usage_of(held)
     usage.divide(due, utilisation=sum(held.values()) / 40, evenly=True)
     assert usage.level == pytest.approx(1 / len(held)), "the order goes by equal parts"
     asked = {tenant: usage.share(tenant) + due.get(tenant, 0.0) for tenant in held}
