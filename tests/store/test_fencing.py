@@ -160,12 +160,14 @@ async def _leads(core, epoch: int) -> bool:
     return all(core.leader.epoch(duty) == epoch for duty in DUTIES)
 
 
-async def test_a_node_declared_lost_is_given_nothing_by_a_planner_that_has_not_heard(dsn):
+@pytest.mark.parametrize("at_once", [8, 40], ids=["by the short way", "in a round"])
+@pytest.mark.parametrize("away", ["update node set state = 1 where id = $1", "delete from node where id = $1"], ids=["lost", "removed"])
+async def test_a_node_that_is_lost_or_removed_is_given_nothing_by_a_planner_that_has_not_heard(dsn, away, at_once):
     async with engine(dsn) as core:
         lost, other = await ScriptedAgent(core, "lost").join(), await ScriptedAgent(core, "other").join()
         async with core.database.cold() as connection:
-            await connection.execute("update node set state = 1 where id = $1", lost.id)
-        ids = (await submit(core, *[function(resources={"cpus": 1}) for _ in range(8)])).ids
+            await connection.execute(away, lost.id)
+        ids = (await submit(core, *[function(resources={"cpus": 1}) for _ in range(at_once)])).ids
         got = []
         while len(got) < len(ids):
             orders = await other.orders()

@@ -4,12 +4,13 @@
 
 -- name: lease
 -- Gives ready tasks to nodes, if this server still leads the planner and they are still of the shape that was planned (F5: PATCH). Ids come sorted, so locks are taken in order.
--- A node that was declared lost gets nothing: its tasks became ready in the same commit, so who sees them sees that too (I1). $5: the nodes of $2, each once.
+-- A node that was declared lost gets nothing: its tasks became ready in the same commit, so who sees them sees that too (I1). Nor does one that
+-- was removed since: nobody would ever miss it. $5: the nodes of $2, each once.
 -- event: lease
 with fence as materialized (
     select 1 from duty where name = 'planner' and epoch = $3 and expires_at > clock_timestamp() for key share
 ), away as materialized (
-    select n.id from unnest($5::int[]) as d (id), node n where n.id between d.id and d.id and +n.state <> 0
+    select d.id from unnest($5::int[]) as d (id) left join node n on n.id between d.id and d.id where +n.state is distinct from 0
 )
 update task t
 set state = 3, node = p.node, attempt = t.attempt + 1, leased_at = clock_timestamp()
@@ -19,10 +20,15 @@ where t.id between p.id and p.id and +t.state = 2 and +t.shape = p.shape and exi
 returning t.id, t.attempt, t.node, t.definition, t.input, t.name, t.eligible_at;
 
 -- name: express
--- Stores a few tasks and gives them to nodes at once, if this server still leads the planner; otherwise they are stored as ready.
+-- Stores a few tasks and gives them to nodes at once, if this server still leads the planner and all of these nodes are up; otherwise they are
+-- stored as ready.
 with fence as materialized (
     select 1 from duty where name = 'planner' and epoch = $14 and expires_at > clock_timestamp() for key share
-), leads as materialized (select exists (select 1 from fence) as ok)
+), leads as materialized (
+    select exists (select 1 from fence) and not exists (
+        select 1 from unnest($13::int[]) as d (id) left join node n on n.id between d.id and d.id where +n.state is distinct from 0
+    ) as ok
+)
 insert into task (id, start_by, eligible_at, tenant, definition, shape, cap_ms, category, size, name, labels, input, node, attempt,
     leased_at, state)
 select r.id, r.start_by, r.eligible_at, r.tenant, r.definition, r.shape, r.cap_ms, r.category, r.size, r.name, r.labels::jsonb, r.input,
