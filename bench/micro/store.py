@@ -60,7 +60,7 @@ async def admit(connection: Any, ids: list[int], tenants: int) -> None:
 
 
 async def lease(connection: Any, ids: list[int], _tenants: int) -> None:
-    await connection.fetch(query("task.lease"), ids, [NODE] * len(ids), 1, [1 + at % 3 for at in range(len(ids))])
+    await connection.fetch(query("task.lease"), ids, [NODE] * len(ids), 1, [1 + at % 3 for at in range(len(ids))], [NODE])
 
 
 async def finish(connection: Any, ids: list[int], _tenants: int) -> None:

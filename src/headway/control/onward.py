@@ -12,6 +12,7 @@ from headway.control.bus import by_group
 from headway.control.planner import Planner
 from headway.control.sessions import Session
 from headway.control.settle import Effects
+from headway.store.arrays import ints, longs
 from headway.store.database import Connection
 from headway.store.queries import query
 
@@ -40,7 +41,9 @@ class Onward:
         self._nodes, self._sessions, self._asked = set(nodes.values()), self._planner.talking(), len(nodes)
         wanted = sorted((key[2], nodes[key[2]], shape) for _, shape, key in effects.ready)
         ids, places, shapes = ([row[i] for row in wanted] for i in range(3))
-        self._rows = await connection.fetch(_LEASE, ids, places, self._planner.leading_epoch, shapes, list(self._nodes))
+        self._rows = await connection.fetch(
+            _LEASE, longs(ids), ints(places), self._planner.leading_epoch, ints(shapes), ints(list(self._nodes))
+        )
         leased = {row["id"] for row in self._rows}
         effects.ready = [one for one in effects.ready if one[2][2] not in leased]
 

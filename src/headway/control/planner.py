@@ -34,6 +34,8 @@ from headway.policy.preemption import Space
 from headway.policy.promotion import top_k
 from headway.policy.room import Rooms
 from headway.policy.short_way import fit, nobody_is_passed
+from headway.store.arrays import ints, longs
+from headway.store.copy import to_datetime
 from headway.store.database import Database
 from headway.store.queries import query
 from headway.wire.exchange import Order
@@ -373,8 +375,8 @@ class Planner:
             )  # fmt: skip
         await self.definitions.load_shapes(group[1] for group in low)
         found: dict[int, list[Key]] = {}
-        for n, start_by, cap_ms, task in rows:
-            found.setdefault(n - 1, []).append((start_by, cap_ms, task))
+        for n, start_by_us, cap_ms, task in rows:
+            found.setdefault(n - 1, []).append((to_datetime(start_by_us), cap_ms, task))
         for n, (group, head) in enumerate(zip(low, heads, strict=True)):
             if self.board.heads.get(group) is not head:
                 continue  # forgotten while we read
@@ -389,7 +391,8 @@ class Planner:
         try:
             async with self.database.hot() as connection:
                 rows = await connection.fetch(
-                    _LEASE, [w[0] for w in wanted], [w[1] for w in wanted], self._epoch, [w[2] for w in wanted], list(nodes)
+                    _LEASE, longs([w[0] for w in wanted]), ints([w[1] for w in wanted]), self._epoch, ints([w[2] for w in wanted]),
+                    ints(list(nodes)),
                 )
         except BaseException:
             # Unknown whether they were leased: forget what was assumed, and let count and rescan tell.
@@ -399,7 +402,7 @@ class Planner:
         if len(rows) < len(wanted):
             await self._refused(plan, {row["id"] for row in rows})
         else:
-            telemetry.waited(max(0.0, (self.clock.now() - min(row["eligible_at"] for row in rows)).total_seconds()))
+            telemetry.waited(max(0, self.clock.now_us() - min(row["eligible_us"] for row in rows)) / 1e6)
         return len(rows)
 
     async def _refused(self, plan: list[Placed], leased: set[int]) -> None:

@@ -25,6 +25,7 @@ from headway.control.notices import keep_notices, tell_killed
 from headway.control.settle import Effects, settle
 from headway.domain.lifecycle import BLAME, HELD, Blame, Outcome, State
 from headway.policy.retry import Counts, Step, Verdict, decide
+from headway.store.arrays import byte_strings, ints, longs
 from headway.store.database import Connection
 from headway.store.queries import query
 from headway.wire.exchange import ErrorInfo, Finished, Notice, Output, Progress, Ref, Staged, Started
@@ -90,12 +91,12 @@ async def _successes(connection: Connection, finished: list[tuple[int, Finished]
     finished.sort(key=_by_id)
     done = await connection.fetch(
         _SUCCEED,
-        [f.id for _, f in finished],
-        [f.attempt for _, f in finished],
-        [node for node, _ in finished],
-        [f.started_ms for _, f in finished],
-        [f.ended_ms for _, f in finished],
-        _sparse([f.result for _, f in finished]),
+        longs([f.id for _, f in finished]),
+        ints([f.attempt for _, f in finished]),
+        ints([node for node, _ in finished]),
+        longs([f.started_ms for _, f in finished]),
+        longs([f.ended_ms for _, f in finished]),
+        byte_strings([f.result for _, f in finished]),
         _sparse([f.exit_code for _, f in finished]),
         _sparse([f.cpu_ms for _, f in finished]),
         _sparse([f.max_memory for _, f in finished]),

@@ -23,6 +23,8 @@ from headway.domain.lifecycle import State
 from headway.domain.task import When
 from headway.policy.order import Key
 from headway.policy.release import satisfied
+from headway.store.arrays import longs
+from headway.store.copy import to_datetime
 from headway.store.database import Connection
 from headway.store.queries import query
 from headway.wire.exchange import ErrorInfo
@@ -31,6 +33,7 @@ MANY = 10_000
 CHUNK = 5_000
 NOT_NEEDED = "NotNeeded"  # why a task was skipped that ran on a failure only, and there was none
 
+_READY = int(State.READY)  # enums are slow to compare
 _RELEASE = query("edge.release")
 _DOOMED = query("edge.doomed")
 _LOCK_DOOMED = query("edge.lock_doomed")
@@ -121,8 +124,12 @@ async def _release(
 ) -> tuple[int, bool]:
     """Count down dependants with after < id <= until; those at zero become ready. Returns how many there are (above MANY: nothing
     was done) and whether some of them will not get their wish."""
-    rows = await connection.fetch(_RELEASE, upstreams, list(kinds), after, until, MANY, min(upstreams), max(upstreams))
-    effects.now_ready([row for row in rows if row["state"] == State.READY])
+    rows = await connection.fetch(_RELEASE, longs(upstreams), list(kinds), after, until, MANY, min(upstreams), max(upstreams))
+    effects.ready += [
+        (row["tenant"], row["shape"], (to_datetime(row["start_by_us"]), row["cap_ms"], row["id"]))
+        for row in rows
+        if row["state"] == _READY
+    ]
     await note_due(connection, rows, effects)
     return rows[0]["count"], rows[0]["doomed"]
 

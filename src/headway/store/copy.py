@@ -6,6 +6,7 @@ The fixed-width columns of a task are one struct.pack; only name, labels, key an
 from __future__ import annotations
 
 import datetime
+import functools
 import struct
 from collections.abc import Iterable
 
@@ -97,5 +98,6 @@ def document(rows: Iterable[bytes]) -> bytes:
     return b"".join((_SIGNATURE, *rows, _TRAILER))
 
 
+@functools.lru_cache(1024)  # tasks that come together share their times
 def to_datetime(unix_us: int) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(unix_us / 1_000_000, datetime.UTC)

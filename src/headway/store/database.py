@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import TypeVar
 
 import asyncpg
 
 from headway.errors import Unavailable
+from headway.store import arrays
 from headway.store.pool import Connection as Connection
 from headway.store.pool import Pool
 
@@ -54,8 +55,8 @@ class Database:
         self.pool_size = pool_size
         self.statement_timeout_s = statement_timeout_s
         hot = max(pool_size * 2 // 3, 3)  # two lanes of admission, two of reports, the planner, and one for the rest
-        self._hot = self._pool(hot, "headway hot", _HOT_PLANS)
-        self._cold = self._pool(max(pool_size - hot, 2), "headway", {})
+        self._hot = self._pool(hot, "headway hot", _HOT_PLANS, arrays.DOMAINS)
+        self._cold = self._pool(max(pool_size - hot, 2), "headway", {}, ())
         self._refused: tuple[float, str] | None = None  # when it last had no room (monotonic), and its words
 
     async def open(self) -> None:
@@ -63,7 +64,8 @@ class Database:
         for pool in (self._hot, self._cold):
             pool.give(await pool.take(LOAN_S))
 
-    def _pool(self, size: int, name: str, extra: dict[str, str]) -> Pool:
+    def _pool(self, size: int, name: str, extra: dict[str, str], lists: Sequence[str]) -> Pool:
+        """`lists`: domains whose values are sent as bytes (store/arrays.py)."""
         settings = {
             "search_path": "headway",
             "application_name": name,
@@ -75,11 +77,18 @@ class Database:
             **extra,
         }
 
-        def connect() -> Awaitable[Connection]:
-            return asyncpg.connect(  # type: ignore[no-any-return]
+        async def connect() -> Connection:
+            connection = await asyncpg.connect(
                 self.dsn, server_settings=settings, timeout=CONNECT_S, command_timeout=self.statement_timeout_s + 5,
                 target_session_attrs="read-write",
             )  # fmt: skip
+            try:
+                for domain in lists:
+                    await connection.set_builtin_type_codec(domain, schema="headway", codec_name="bytea", format="binary")
+            except BaseException:
+                connection.terminate()
+                raise
+            return connection
 
         return Pool(connect, size)
 

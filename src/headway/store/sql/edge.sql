@@ -11,7 +11,7 @@
 -- event: release
 with found as materialized (
     select downstream, kind from edge
-    where upstream = any ($1::bigint[]) and upstream between $6 and $7 and +downstream > $3 and +downstream <= $4 limit $5 + 1
+    where upstream = any ($1::longs) and upstream between $6 and $7 and +downstream > $3 and +downstream <= $4 limit $5 + 1
 ), size as materialized (
     select count(*)::int as count, coalesce(bool_or(kind <> all ($2::smallint[])), false) as doomed from found
 ), hit as materialized (
@@ -26,7 +26,7 @@ with found as materialized (
         eligible_at = case when t.blocked_on > hit.n then t.eligible_at else greatest(t.eligible_at, statement_timestamp()) end
     from hit
     where t.id between hit.downstream and hit.downstream and +t.state = 0
-    returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, t.state, t.blocked_on
+    returning t.id, t.tenant, t.shape, (date_part('epoch', t.start_by) * 1000000)::bigint as start_by_us, t.cap_ms, t.state, t.blocked_on
 )
 select size.count, size.doomed, released.* from size left join released on true;
 

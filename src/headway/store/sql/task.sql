@@ -1,6 +1,7 @@
 -- Rows are found by the ids of a list, one by one: `t.id between r.id and r.id`. With `=` PostgreSQL would also think of reading the whole
 -- primary key in order, as a merge would want it, and it does so for ever after a vacuum that found the table drained: each lease of the
 -- next ten thousand tasks then reads all of them. A range has no order to keep, so the list is what drives the join, whatever the statistics say.
+-- Statements that answer with a time for each of thousands of rows answer in microseconds: as `timestamptz` it costs the server 0.7 µs to read.
 
 -- name: lease
 -- Gives ready tasks to nodes, if this server still leads the planner and they are still of the shape that was planned (F5: PATCH). Ids come sorted, so locks are taken in order.
@@ -10,14 +11,14 @@
 with fence as materialized (
     select 1 from duty where name = 'planner' and epoch = $3 and expires_at > clock_timestamp() for key share
 ), away as materialized (
-    select d.id from unnest($5::int[]) as d (id) left join node n on n.id between d.id and d.id where +n.state is distinct from 0
+    select d.id from unnest($5::ints) as d (id) left join node n on n.id between d.id and d.id where +n.state is distinct from 0
 )
 update task t
 set state = 3, node = p.node, attempt = t.attempt + 1, leased_at = clock_timestamp()
-from unnest($1::bigint[], $2::int[], $4::int[]) as p (id, node, shape)
+from unnest($1::longs, $2::ints, $4::ints) as p (id, node, shape)
 where t.id between p.id and p.id and +t.state = 2 and +t.shape = p.shape and exists (select 1 from fence)
     and (p.node in (select id from away)) is not true
-returning t.id, t.attempt, t.node, t.definition, t.input, t.name, t.eligible_at;
+returning t.id, t.attempt, t.node, t.definition, t.input, t.name, (date_part('epoch', t.eligible_at) * 1000000)::bigint as eligible_us;
 
 -- name: express
 -- Stores a few tasks and gives them to nodes at once, if this server still leads the planner and all of these nodes are up; otherwise they are
@@ -72,7 +73,7 @@ returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, r.node, t.state;
 -- event: succeed
 with done as (
     delete from task t
-    using unnest($1::bigint[], $2::int[], $3::int[], $4::bigint[], $5::bigint[], $6::bytea[], $7::int[], $8::int[], $9::bigint[])
+    using unnest($1::longs, $2::ints, $3::ints, $4::longs, $5::longs, $6::byte_strings, $7::int[], $8::int[], $9::bigint[])
         as r (id, attempt, node, started_ms, ended_ms, result, exit_code, cpu_ms, max_memory)
     where t.id between r.id and r.id and t.attempt = r.attempt and +t.node = r.node and +t.state in (3, 4, 5)
     returning t.*, r.started_ms, r.ended_ms, r.result, r.exit_code, r.cpu_ms, r.max_memory
@@ -196,7 +197,7 @@ select (select extract(epoch from eligible_at - clock_timestamp())::float8 from 
 
 -- name: heads
 -- The next tasks of each given group after its cursor, in order: groups are read by the ready index alone.
-select g.n::int as n, t.start_by, t.cap_ms, t.id
+select g.n::int as n, (date_part('epoch', t.start_by) * 1000000)::bigint as start_by_us, t.cap_ms, t.id
 from unnest($1::int[], $2::int[], $3::timestamptz[], $4::int[], $5::bigint[])
     with ordinality as g (tenant, shape, start_by, cap_ms, id, n)
 cross join lateral (
