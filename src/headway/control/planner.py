@@ -385,7 +385,7 @@ class Planner:
             self.board.touched(group)
 
     async def _lease(self, plan: list[Placed]) -> int:
-        wanted = sorted((key[2], placed.node, placed.group[1]) for placed in plan for key in placed.keys)
+        wanted = sorted([(key[2], placed.node, placed.group[1]) for placed in plan for key in placed.keys])
         nodes = {placed.node for placed in plan}
         sessions = self.talking()
         try:

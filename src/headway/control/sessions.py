@@ -61,8 +61,9 @@ class Session:
             ref = (ref[0], ref[1])
             self.orders.pop(ref, None)
             self.sent.pop(ref, None)
-        for finished in exchange.finished:
-            self.cancels.pop((finished.id, finished.attempt), None)
+        if self.cancels:
+            for finished in exchange.finished:
+                self.cancels.pop((finished.id, finished.attempt), None)
         for notice in exchange.notices:
             self.controls.pop(notice.number, None)
             self.told.pop(notice.number, None)

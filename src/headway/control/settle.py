@@ -126,9 +126,9 @@ async def _release(
     was done) and whether some of them will not get their wish."""
     rows = await connection.fetch(_RELEASE, longs(upstreams), list(kinds), after, until, MANY, min(upstreams), max(upstreams))
     effects.ready += [
-        (row["tenant"], row["shape"], (to_datetime(row["start_by_us"]), row["cap_ms"], row["id"]))
-        for row in rows
-        if row["state"] == _READY
+        (tenant, shape, (to_datetime(start_by_us), cap_ms, task))
+        for _, _, task, tenant, shape, start_by_us, cap_ms, state, _ in rows
+        if state == _READY
     ]
     await note_due(connection, rows, effects)
     return rows[0]["count"], rows[0]["doomed"]
