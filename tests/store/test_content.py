@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headway.control.core import Core
+from headway.control.sealing import Seal
 from headway.control.secrets import Secrets
 from headway.errors import ConfigError, Conflict, InvalidInput, NotFound, Unavailable, UnsatisfiableResources
 from headway.wire.exchange import Order
@@ -16,7 +17,7 @@ from tests.support.engine import ScriptedAgent, engine, submit
 
 
 def keyed(core: Core, path: Path) -> Secrets:
-    return Secrets(core.database, core.definitions, path)
+    return Secrets(core.database, core.definitions, Seal(path))
 
 
 async def test_secrets_go_to_the_node_with_the_order_and_are_opened_for_nobody_else(dsn: str, tmp_path: Path) -> None:
@@ -154,5 +155,7 @@ async def test_a_script_goes_to_a_node_that_has_its_language_and_is_refused_when
         assert (await bare.say()).orders == []
         with pytest.raises(UnsatisfiableResources, match="none of 2 has interpreter/node=22"):
             await submit(core, {"executable": "/srv/a.js", "resources": {"labels": {"interpreter/node": "22"}}})
-        with pytest.raises(UnsatisfiableResources, match=r"it asks for 16 cpus.*the largest of 2 nodes"):  # one has it, another has room
+        with pytest.raises(
+            UnsatisfiableResources, match=r"it asks for 16 cpus.*the largest of 2 nodes"
+        ):  # one has it, another has room
             await submit(core, {"executable": "/srv/a.js", "resources": {"cpus": 16}})

@@ -57,6 +57,7 @@ from headway.control.reports import ReportDesk
 from headway.control.reserving import Reserving
 from headway.control.scenes import Scenes
 from headway.control.schedules import Schedules
+from headway.control.sealing import Seal
 from headway.control.secrets import Secrets
 from headway.control.sessions import Sessions
 from headway.control.starting import Starter
@@ -114,10 +115,12 @@ class Core:
         self.access = Access(database)
         self.tenants = Tenants(database, bus)
         self.queues = Queues(database, bus)
-        self.definitions = Definitions(database, self.queues)
+        beside = Path(settings.data_dir) / "secrets.key"
+        seal = self.seal = Seal(Path(settings.secrets_key or beside), shared=settings.secrets_key is not None)
+        self.definitions = Definitions(database, self.queues, seal)
         self.definitions.confinement = self.tenants.confinement
         self.definitions.larger = self._larger
-        self.secrets = Secrets(database, self.definitions, Path(settings.secrets_key or Path(settings.data_dir) / "secrets.key"))
+        self.secrets = Secrets(database, self.definitions, seal)
         self.contents = Contents(database, self.definitions, self.secrets)
         self.once = Once(database)
         self.outputs = Outputs(settings.output_store)
@@ -197,10 +200,10 @@ class Core:
         """What tells others."""
         database, bus, clock, settings = self.database, self.bus, self.clock, self.settings
         allowed = webhook.networks(settings.webhook_networks)
-        self.webhooks = Webhooks(database, allowed)
+        self.webhooks = Webhooks(database, self.seal, allowed)
         self.definitions.check_target = self.webhooks.check_target
         self.dispatcher = Dispatcher(database, self.leader, bus, "headway")
-        self.deliveries = Deliveries(database, clock, allowed, settings.webhook_timeout_s, settings.webhook_concurrency)
+        self.deliveries = Deliveries(database, clock, self.seal, allowed, settings.webhook_timeout_s, settings.webhook_concurrency)
 
     def _make_time(self) -> None:
         """What happens because time passes."""
@@ -228,6 +231,7 @@ class Core:
         await self.fleet.refresh()
         await self.tenants.refresh()
         await self.queues.refresh()
+        await self.webhooks.seal_old()
         await self._beat()
         timekeeper = Loop("timekeeper", self.leader, self.timekeeper.run_once)
         firing = Loop("timekeeper", self.leader, self.firing.run_once)

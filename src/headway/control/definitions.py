@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from headway.control.queues import Queues
+from headway.control.sealing import Seal
 from headway.control.webhooks import register
 from headway.domain.isolation import EVERYTHING, confine
 from headway.domain.notify import is_address
@@ -43,9 +44,10 @@ class Interned:
 class Definitions:
     """A cache in front of the two tables. Rows never change, so it never goes stale."""
 
-    def __init__(self, database: Database, queues: Queues) -> None:
+    def __init__(self, database: Database, queues: Queues, seal: Seal) -> None:
         self.database = database
         self.queues = queues
+        self.seal = seal
         self.shapes: dict[int, Resources] = {}
         self.rules: dict[int, Rules] = {}  # by shape
         self._by_content: dict[tuple[int, bytes], Interned] = {}
@@ -73,7 +75,7 @@ class Definitions:
             while row is None:  # a concurrent insert of the same row is visible to the next statement only
                 row = await connection.fetchval(_INTERN, tenant, digest, shape, definition.name, body.decode())
             if definition.notify:
-                await register(connection, tenant, row, definition.notify)
+                await register(connection, self.seal, tenant, row, definition.notify)
         return self._keep(tenant, digest, Interned(row, shape, definition))
 
     async def intern_many(self, tenant: int, definitions: Sequence[Definition]) -> list[Interned]:

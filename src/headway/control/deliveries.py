@@ -18,8 +18,10 @@ import asyncpg
 from headway import telemetry
 from headway.control.clock import Clock
 from headway.control.posting import Posted, post
+from headway.control.sealing import Seal
+from headway.control.webhooks import sealed_in
 from headway.domain.addresses import Network
-from headway.errors import Unavailable
+from headway.errors import ConfigError, Unavailable
 from headway.logs import log
 from headway.policy.webhook import next_try, signature
 from headway.store.database import Database
@@ -39,6 +41,7 @@ _FAILED = query("webhook.failed")
 class Deliveries:
     database: Database
     clock: Clock
+    seal: Seal
     allowed: Sequence[Network]
     timeout_s: float
     concurrency: int
@@ -100,13 +103,22 @@ class Deliveries:
 
     async def _post(self, row: Any) -> Posted:
         body, now = row["body"].encode(), int(self.clock.now().timestamp())
-        secrets = [secret for secret in (row["secret"], row["old_secret"]) if secret]
+        try:
+            secrets = [self._opened(row, secret) for secret in (row["secret"], row["old_secret"]) if secret]
+        except (Unavailable, ConfigError) as error:  # never sent unsigned; the next try may be a server's that has the key
+            log("webhook.not_signed", level="error", message=row["message"], error=str(error))
+            return Posted(None, str(error))
         headers = {
             "webhook-id": row["message"],
             "webhook-timestamp": str(now),
             "webhook-signature": signature(row["message"], now, body, secrets),
         }
         return await post(row["url"], body, headers, allowed=self.allowed, timeout=self.timeout_s)
+
+    def _opened(self, row: Any, secret: str) -> str:
+        return self.seal.open_text(
+            secret, sealed_in(row["tenant"], row["name"]), called=f"the secret of the webhook {row['name']!r}"
+        )
 
     async def _settle(self, row: Any, posted: Posted) -> None:
         async with self.database.cold() as connection:

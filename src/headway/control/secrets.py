@@ -1,19 +1,17 @@
 """Secrets: sealed in the database, opened for the agent whose task was granted them, and for nobody else (H11).
 
-The key is a file that only servers read. AES-256-GCM seals each value with its tenant and name, so that a row copied to another name
-or tenant does not open. There is no call that gives a value back to a person.
+Each value is sealed (sealing.py) with its tenant and name, so that a row copied to another name or tenant does not open. There is no
+call that gives a value back to a person.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from headway.control.definitions import Definitions
+from headway.control.sealing import Seal, Sealed
 from headway.domain.content import check_secret_name
 from headway.errors import ConfigError, InvalidInput, NotFound, Unavailable
 from headway.logs import log
@@ -22,7 +20,6 @@ from headway.store.queries import query
 from headway.wire.exchange import Order
 
 LARGEST = 64 * 1024
-KEY_BYTES = 32
 _PUT = query("secret.put")
 _GET = query("secret.get")
 _LIST = query("secret.list")
@@ -34,17 +31,15 @@ _OF = query("secret.of_definitions")
 class Secrets:
     database: Database
     definitions: Definitions
-    key_file: Path
-    _key: bytes = b""
+    seal: Seal
 
     async def put(self, tenant: int, name: str, value: str) -> None:
         check_secret_name(name)
         if not value or len(value.encode()) > LARGEST or "\0" in value:
             raise InvalidInput("value: it is empty, too long or has a NUL in it", field="value", hint=f"1 to {LARGEST} bytes")
-        nonce = os.urandom(12)
-        sealed = self._cipher().encrypt(nonce, value.encode(), _sealed_in(tenant, name))
+        sealed = self.seal.close(value, _sealed_in(tenant, name))
         async with self.database.cold() as connection:
-            await connection.execute(_PUT, tenant, name, self._key_id(), nonce, sealed)
+            await connection.execute(_PUT, tenant, name, sealed.key_id, sealed.nonce, sealed.body)
 
     async def names(self, tenant: int) -> list[Any]:
         async with self.database.cold() as connection:
@@ -96,52 +91,9 @@ class Secrets:
 
     def open(self, tenant: int, row: Any) -> str:
         """The value of a sealed row."""
-        from cryptography.exceptions import InvalidTag
-
-        if row["key_id"] != self._key_id():
-            raise Unavailable(
-                f"the secret {row['name']!r} was sealed with another key", hint="give every server the same secrets_key file"
-            )
-        try:
-            value: bytes = self._cipher().decrypt(row["nonce"], row["sealed"], _sealed_in(tenant, row["name"]))
-        except InvalidTag:
-            raise Unavailable(f"the secret {row['name']!r} is damaged", hint="set it again") from None
-        return value.decode()
-
-    def _cipher(self) -> Any:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # 30 ms that a server without secrets does not spend
-
-        return AESGCM(self._load())
-
-    def _key_id(self) -> bytes:
-        return hashlib.sha256(b"headway secrets key" + self._load()).digest()[:8]
-
-    def _load(self) -> bytes:
-        """The key; made at the first use. Two servers that make it at once end up with one."""
-        if self._key:
-            return self._key
-        try:
-            self.key_file.parent.mkdir(parents=True, exist_ok=True)
-            part = self.key_file.with_name(f"{self.key_file.name}.{os.getpid()}")
-            if not self.key_file.exists():
-                with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                    file.write(os.urandom(KEY_BYTES))
-                    file.flush()
-                    os.fsync(file.fileno())
-                try:
-                    os.link(part, self.key_file)  # whoever comes second finds the first one's
-                except FileExistsError:
-                    pass
-                finally:
-                    part.unlink()
-            key = self.key_file.read_bytes()
-        except OSError as error:
-            raise ConfigError(f"the secrets key {self.key_file} cannot be read: {error.strerror}", hint="set secrets_key") from None
-        if len(key) != KEY_BYTES:
-            raise ConfigError(f"the secrets key {self.key_file} has {len(key)} bytes", hint=f"exactly {KEY_BYTES} random bytes")
-        self._key = key
-        return key
+        sealed = Sealed(row["key_id"], row["nonce"], row["sealed"])
+        return self.seal.open(sealed, _sealed_in(tenant, row["name"]), called=f"the secret {row['name']!r}")
 
 
-def _sealed_in(tenant: int, name: str) -> bytes:
-    return f"{tenant}/{name}".encode()
+def _sealed_in(tenant: int, name: str) -> str:
+    return f"{tenant}/{name}"

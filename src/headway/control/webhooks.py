@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from headway.control.sealing import PREFIX as SEALED
+from headway.control.sealing import Seal
 from headway.domain.addresses import Network
 from headway.domain.events import kinds_of
 from headway.domain.notify import Notify, check_name, check_url, is_address
 from headway.errors import Conflict, InvalidInput, NotFound
+from headway.logs import log
 from headway.policy import webhook as policy
 from headway.store.database import Connection, Database
 from headway.store.queries import query
@@ -32,6 +35,9 @@ _DELIVERIES = query("webhook.deliveries")
 _REPLAY = query("webhook.replay")
 _KNOWN = query("webhook.known_messages")
 _SEND = query("webhook.send")
+_IN_PLAIN = query("webhook.in_plain_text")
+_SEAL = query("webhook.seal")
+CHUNK = 1000
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,7 @@ class Owner:
 @dataclass
 class Webhooks:
     database: Database
+    seal: Seal
     allowed: Sequence[Network] = ()
     on_change: list[Callable[[], None]] = field(default_factory=list)
 
@@ -68,12 +75,13 @@ class Webhooks:
         kinds = kinds_of(events, "events")
         secret = policy.check_secret(secret) if secret else policy.new_secret(secrets.token_bytes(32))
         tenant = None if everywhere else owner.tenant
+        kept = self.seal.close_text(secret, sealed_in(tenant, name))
         if len(await self.all(owner)) >= MOST and not owner.admin:
             raise Conflict(f"there are {MOST} webhooks already", hint="remove one first")
 
         async def work(connection: Connection) -> int | None:
             await connection.execute(_WAKE_UP)
-            added: int | None = await connection.fetchval(_ADD, tenant, name, url, list(kinds), secret, False)
+            added: int | None = await connection.fetchval(_ADD, tenant, name, url, list(kinds), kept, False)
             return added
 
         if await self.database.transact(work) is None:
@@ -95,9 +103,32 @@ class Webhooks:
     async def rotate(self, owner: Owner, name: str) -> tuple[Any, str]:
         """A new secret; the old one signs along for a day, so that receivers can change over."""
         row, secret = await self.one(owner, name), policy.new_secret(secrets.token_bytes(32))
+        kept = self.seal.close_text(secret, sealed_in(row["tenant"], name))
         async with self.database.cold() as connection:
-            await connection.execute(_ROTATE, row["id"], secret, OVERLAP_S)
+            await connection.execute(_ROTATE, row["id"], kept, OVERLAP_S)
         return await self.one(owner, name), secret
+
+    async def seal_old(self) -> int:
+        """Seal what was stored in plain text, by an earlier version or before there was a key that all servers share. How many were."""
+        count = 0
+        while self.seal.shared:
+            async with self.database.cold() as connection:
+                rows = await connection.fetch(_IN_PLAIN, CHUNK)
+                if not rows:
+                    break
+                now = [[self._sealed(row, column) for row in rows] for column in ("secret", "old_secret")]
+                before = [[row[column] for row in rows] for column in ("secret", "old_secret")]
+                await connection.execute(_SEAL, [row["id"] for row in rows], *before, *now)
+            count += len(rows)
+        if count:
+            log("webhooks.sealed", count=count)
+        return count
+
+    def _sealed(self, row: Any, column: str) -> str | None:
+        value: str | None = row[column]
+        if value is None or value.startswith(SEALED):
+            return value
+        return self.seal.close_text(value, sealed_in(row["tenant"], row["name"]))
 
     async def remove(self, owner: Owner, name: str) -> None:
         row = await self.one(owner, name)
@@ -170,7 +201,12 @@ def name_of(to: str) -> str:
     return implicit_name(to) if is_address(to) else to
 
 
-async def register(connection: Connection, tenant: int, definition: int, notify: Sequence[Notify]) -> None:
+def sealed_in(tenant: int | None, name: str) -> str:
+    """What a secret of an endpoint is sealed with; no secret of a tenant's tasks is called so."""
+    return f"webhook/{'' if tenant is None else tenant}/{name}"
+
+
+async def register(connection: Connection, seal: Seal, tenant: int, definition: int, notify: Sequence[Notify]) -> None:
     """A definition that says whom to notify: its addresses become endpoints, names must be endpoints already."""
     addresses = [target.to for target in notify if is_address(target.to)]
     names = [target.to for target in notify if not is_address(target.to)]
@@ -184,5 +220,6 @@ async def register(connection: Connection, tenant: int, definition: int, notify:
         await connection.execute(_WAKE_UP)
         for url in addresses:
             secret = policy.new_secret(secrets.token_bytes(32))
-            await connection.execute(_ADD, tenant, implicit_name(url), url, [], secret, True)
+            name = implicit_name(url)
+            await connection.execute(_ADD, tenant, name, url, [], seal.close_text(secret, sealed_in(tenant, name)), True)
         await connection.execute(_NOTIFYING, definition, tenant)

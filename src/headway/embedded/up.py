@@ -84,7 +84,9 @@ class Up:
         await asyncio.sleep(0)  # let it begin
         import headway.api.serve  # noqa: F401  0.7 s of imports, while the database starts on another core
 
-        return msgspec.structs.replace(self.settings, database=await starting)
+        # The key lies beside the only database it is for, and goes wherever that goes.
+        key = self.settings.secrets_key or str(self.folder / "secrets.key")
+        return msgspec.structs.replace(self.settings, database=await starting, secrets_key=key)
 
     async def _start_server(self, settings: Settings, ends: contextlib.AsyncExitStack) -> tuple[asyncio.Task[None], str]:
         listening, found = asyncio.Event(), list[str]()

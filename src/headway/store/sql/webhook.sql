@@ -25,6 +25,17 @@ update webhook set url = coalesce($2, url), kinds = coalesce($3::text[], kinds),
 -- The old secret signs along for a while.
 update webhook set old_secret = secret, old_until = clock_timestamp() + $3 * interval '1 second', secret = $2 where id = $1;
 
+-- name: in_plain_text
+-- Endpoints whose secrets were stored before they were sealed.
+select id, tenant, name, secret, old_secret from webhook
+where secret not like 'sealed:%' or old_secret not like 'sealed:%' order by id limit $1;
+
+-- name: seal
+-- Their secrets, sealed; not of those that were given a new one meanwhile.
+update webhook w set secret = r.secret, old_secret = r.old_secret
+from unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::text[]) as r (id, plain, old_plain, secret, old_secret)
+where w.id = r.id and w.secret = r.plain and w.old_secret is not distinct from r.old_plain;
+
 -- name: remove
 delete from webhook where id = $1;
 
@@ -82,7 +93,7 @@ with relaxed as materialized (select set_config('synchronous_commit', 'off', tru
 )
 update delivery d set due_at = clock_timestamp() + $2 * interval '1 second', attempts = d.attempts + 1
 from due, webhook w where d.id = due.id and w.id = d.webhook
-returning d.id, d.webhook, d.message, d.body, d.attempts, w.url, w.secret,
+returning d.id, d.webhook, d.message, d.body, d.attempts, w.url, w.tenant, w.name, w.secret,
     case when w.old_until > clock_timestamp() then w.old_secret end as old_secret;
 
 -- name: next_due
