@@ -195,3 +195,17 @@ def test_what_runs_ends_in_order_and_by_its_cap_or_its_history(runs):
     assert len(ends) == len(runs)
     longest = max((max(times, default=0.0) if ran < max(times, default=0.0) else cap for times, cap, ran in runs), default=0.0)
     assert all(0 <= end <= longest for end in ends)
+
+
+def test_where_all_is_known_nine_of_ten_begin_within_the_interval_and_not_nearly_all():
+    """One place, n tasks before it, all of them as long as 200 earlier ones: nothing is left to guess but luck."""
+
+    def within(waiting: int, seed: int) -> bool:
+        luck = random.Random(seed)
+        lasting = Lasting(tuple(sorted(luck.expovariate(0.1) for _ in range(200))), 600.0)
+        found = foresee(scene(Held(1, 1, CPU, 0.0, lasting), waiting=waiting), luck)
+        assert found is not None
+        return found.low <= sum(luck.expovariate(0.1) for _ in range(waiting + 1)) <= found.high
+
+    cases = [(waiting, seed) for waiting in (1, 3, 10) for seed in range(160)]
+    assert 0.88 < sum(within(*case) for case in cases) / len(cases) < 0.965
