@@ -33,6 +33,7 @@ MAY = {  # whom a route serves; people when it is not named here
     ("get", "/v1/tenants"): {"admin"},
     ("post", "/v1/tenants"): {"admin"},
     ("patch", "/v1/tenants/{tenant}"): {"admin"},
+    ("delete", "/v1/tenants/{tenant}"): {"admin"},
     ("post", "/v1/keys"): {"admin"},
     ("post", "/v1/queues"): {"admin"},
     ("patch", "/v1/queues/{name}"): {"admin"},

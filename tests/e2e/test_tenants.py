@@ -303,3 +303,28 @@ async def test_a_stream_breaks_off_when_its_key_is_revoked_and_whoever_comes_aga
         assert "Traceback" not in told
     finally:
         await http.close()
+
+
+async def test_a_tenant_is_removed_by_an_administrator_and_by_nobody_else(place):
+    owner = await place.tenant("acme")
+    task = await place.must("POST", "/v1/tasks", {"command": ["true"], "at": "2099-01-01T00:00:00Z"}, token=owner)
+    assert (await place.ask(owner, "DELETE", "/v1/tenants/acme")).status == 403
+    assert (await place.ask(TOKEN, "DELETE", "/v1/tenants/nobody")).status == 404
+    refused = place.cli("tenant", "rm", "acme", "--yes")
+    assert refused.returncode != 0
+    assert "1 waiting" in refused.stderr
+    assert "headway tenant rm acme --cancel" in refused.stderr
+    assert "add --yes" in place.cli("tenant", "rm", "acme", "--cancel").stderr
+    assert place.cli("tenant", "rm", "acme", "--cancel", "--yes").stdout.split() == (
+        ["tenant", "acme", "is", "removed,", "with", "1", "key;", "1", "task", "is", "being", "cancelled"]
+    )
+    assert (await place.ask(owner, "GET", "/v1/whoami")).status == 401
+    assert "acme" not in place.cli("tenant", "ls").stdout
+
+    async def is_cancelled() -> bool:
+        return (await place.must("GET", f"/v1/tasks/{task['id']}"))["state"] == "cancelled"
+
+    await eventually(is_cancelled)
+    assert (await place.must("GET", f"/v1/tasks/{task['id']}"))["tenant"] == "acme"
+    done = [one for one in await place.audit("?action=tenants.delete") if one["result"] == "done"]
+    assert [(one["target"], one["tenant"], one["after"]["cancelling"]) for one in done] == [("acme", "acme", 1)]

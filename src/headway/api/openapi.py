@@ -35,7 +35,16 @@ from headway.wire.views.fleet import NodeView, PeakView, QueueView, Stats
 from headway.wire.views.predictions import PredictionsView
 from headway.wire.views.schedules import AppliedView, Backfilled, FiringView, SchedulePage, ScheduleView
 from headway.wire.views.tasks import Accepted, AcceptedMany, AttemptView, DeadGroup, Page, ResourcesView, Saved, TaskView, Waited
-from headway.wire.views.tenants import AuditPage, KeyPage, KeyView, LimitsView, NewKeyView, TenantPage, TenantView
+from headway.wire.views.tenants import (
+    AuditPage,
+    KeyPage,
+    KeyView,
+    LimitsView,
+    NewKeyView,
+    RemovedTenantView,
+    TenantPage,
+    TenantView,
+)
 from headway.wire.views.trees import CriticalPath, EdgePage, LevelPage, NeighbourView, TreePage, TreeView
 
 
@@ -212,6 +221,8 @@ TABLE = (
     Route("post", "/v1/tenants", "Add a tenant (admin)", TenantView, 201, NewTenant, tag="access"),
     Route("get", "/v1/tenants/{tenant}", "One tenant; a tenant sees itself", TenantView, tag="access"),
     Route("patch", "/v1/tenants/{tenant}", "Change a subscription (admin)", TenantView, body=SubscriptionSpec, tag="access"),
+    Route("delete", "/v1/tenants/{tenant}", "Remove a tenant for good (admin)", RemovedTenantView, tag="access",
+          parameters=(("cancel", _FLAG, "cancel what has not ended; without it such a tenant is not removed"),)),
     Route("get", "/v1/tenants/{tenant}/limits", "What a tenant may use, uses, and has left", LimitsView, tag="access"),
     Route("get", "/v1/keys", "Keys, without the tokens themselves", KeyPage, tag="access",
           parameters=(("limit", _LIMIT, "page size, 100 by default"), ("cursor", _NUMBER, "`next` of the page before"))),

@@ -103,6 +103,14 @@ async def set_tenant(request: Http, tenant: FromPath[str]) -> Response[bytes]:
     return answer(await _shown(core, number))
 
 
+@delete("/v1/tenants/{tenant:str}", status_code=200)
+async def remove_tenant(request: Http, tenant: FromPath[str]) -> Response[bytes]:
+    """Remove a tenant for good. Refused while it has tasks that have not ended, unless they are to be cancelled."""
+    await caller_of(request, "admin")
+    cancel = request.query_params.get("cancel") in ("1", "true")
+    return answer(await core_of(request).removing.remove(tenant, entry_of(request), cancel=cancel))
+
+
 @get("/v1/keys")
 async def list_keys(request: Http) -> Response[bytes]:
     """Keys, the newest first, without the tokens themselves."""
@@ -233,6 +241,6 @@ def _limit(limit: float | None, used: float) -> LimitView:
 
 
 ROUTES = [
-    whoami, limits, list_tenants, add_tenant, show_tenant, tenant_limits, set_tenant, list_keys, add_key, revoke_key,
-    list_tiers, set_tier, remove_tier,
+    whoami, limits, list_tenants, add_tenant, show_tenant, tenant_limits, set_tenant, remove_tenant, list_keys, add_key,
+    revoke_key, list_tiers, set_tier, remove_tier,
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
@@ -14,7 +15,7 @@ from headway.domain.units import duration_text, size_text
 if TYPE_CHECKING:
     from headway.cli.session import Server
     from headway.wire.views.tasks import ResourcesView
-    from headway.wire.views.tenants import AuditView, KeyView, LimitsView, TenantView
+    from headway.wire.views.tenants import AuditView, KeyView, LimitsView, RemovedTenantView, TenantView
 
 tenant = group(
     "Tenants: who shares the machines.", examples=["headway tenant ls", "headway tenant create acme --rate-per-hour 36000"]
@@ -98,6 +99,30 @@ def tenant_ls(terminal: Terminal) -> None:
 def tenant_show(terminal: Terminal, name: TenantName) -> None:
     """Show a tenant: limits, what it uses, what is left."""
     _show_limits(terminal, f"/v1/tenants/{quote(name, safe='')}/limits")
+
+
+@command(tenant, "rm", examples=["headway tenant rm acme", "headway tenant rm acme --cancel --yes"])
+def tenant_rm(
+    terminal: Terminal,
+    name: TenantName,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel its tasks that have not ended.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove a tenant for good: its keys, schedules, webhooks, secrets and tiers. History stays until its retention ends."""
+    from headway.cli.session import talk, with_query
+    from headway.wire.views.tenants import RemovedTenantView
+
+    if not yes:
+        if not sys.stdin.isatty():
+            raise typer.BadParameter("removing a tenant asks first, and nobody is there to answer: add --yes", param_hint="--yes")
+        typer.confirm(f"Remove the tenant {name} and all it has, for good?", abort=True)
+
+    async def ask(server: Server) -> None:
+        path = with_query(f"/v1/tenants/{quote(name, safe='')}", {"cancel": "1" if cancel else None})
+        gone = await server.send("DELETE", path, RemovedTenantView)
+        terminal.answer(gone, ids=[gone.name], table=lambda: _removed(gone))
+
+    talk(terminal, ask)
 
 
 @command(limits, "limits", examples=["headway limits", "headway limits --json | jq .submissions.left"])
@@ -287,6 +312,15 @@ def _show_limits(terminal: Terminal, path: str) -> None:
 
 def _tenant(found: TenantView) -> str:
     return fields([("tenant", found.name), *((word.replace("_", " "), _value(value, word)) for word, value in found.subscription.items())])
+
+
+def _removed(gone: RemovedTenantView) -> str:
+    with_it = [f"{count} {word}{'' if count == 1 else 's'}" for word, count in (
+        ("key", gone.keys), ("schedule", gone.schedules), ("webhook", gone.webhooks), ("secret", gone.secrets),
+    ) if count]  # fmt: skip
+    said = f"tenant {gone.name} is removed" + (f", with {', '.join(with_it)}" if with_it else "")
+    tasks = "1 task is" if gone.cancelling == 1 else f"{gone.cancelling} tasks are"
+    return said + (f"; {tasks} being cancelled" if gone.cancelling else "")
 
 
 def _value(value: Any, word: str = "") -> str:

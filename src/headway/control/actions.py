@@ -73,6 +73,8 @@ class Actions:
     async def _revive(self, ids: list[int], tenant: int | None, edit: dict[str, Any]) -> list[int]:
         async with self.database.cold() as connection:
             rows = [dict(r) for r in await connection.fetch(_DEAD_ROWS, ids, tenant)]
+        for owner in {row["tenant"] for row in rows}:
+            self.tenants.check_there(owner)
         known = await self.definitions.load(row["definition"] for row in rows)
         new_input = check_input(msgspec.json.encode(edit["input"])) if "input" in edit else None
         changes = {key: value for key, value in edit.items() if key != "input"}

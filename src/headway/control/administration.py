@@ -29,6 +29,7 @@ _CREATE = query("tenant.create")
 _LOCK = query("tenant.lock")
 _SET = query("tenant.set")
 _FIND = query("tenant.find")
+_REMOVED_AT = query("tenant.removed_at")
 _TIER_OF = query("tenant.tier_of")
 _SET_TIER = query("tenant.set_tier")
 _NEW_KEY = query("token.create")
@@ -57,7 +58,7 @@ class Administration:
         async def work(connection: Connection) -> int:
             row = await connection.fetchrow(_CREATE, name, _json(new))
             if row is None:
-                raise Conflict(f"there is a tenant {name!r} already")
+                raise await _taken(connection, name)
             await entry.tell(connection, name, tenant=row["id"], after=spec_of(new))
             made: int = row["id"]
             return made
@@ -157,6 +158,14 @@ class Administration:
         ]
         if named:
             raise Conflict(f"tier {name!r} is the default of {named[0]!r}", hint="give it another default tier first")
+
+
+async def _taken(connection: Connection, name: str) -> Conflict:
+    removed_at = await connection.fetchval(_REMOVED_AT, name)
+    if removed_at is None:
+        return Conflict(f"there is a tenant {name!r} already")
+    hint = "choose another name: what history and audit say of this one is about the tenant that had it"
+    return Conflict(f"there was a tenant {name!r}, removed at {removed_at:%Y-%m-%d %H:%M} UTC", hint=hint)
 
 
 def _json(subscription: Subscription) -> str:

@@ -53,6 +53,7 @@ from headway.control.queues import Queues
 from headway.control.queueviews import QueueViews
 from headway.control.rates import Rates
 from headway.control.reaper import Reaper
+from headway.control.removing import Removing
 from headway.control.reports import ReportDesk
 from headway.control.reserving import Reserving
 from headway.control.scenes import Scenes
@@ -220,6 +221,9 @@ class Core:
         )
         self.exchanges.held = self.reaper.watch.held
         self.archivist = Archivist(database, self.leader, clock, settings.retention_days)
+        self.removing = Removing(
+            database, self.leader, clock, self.tenants, self.access, self.actions, self.webhooks, settings.retention_days
+        )
         self.sweeper = Sweeper(database, bus)
 
     async def start(self) -> None:
@@ -246,6 +250,8 @@ class Core:
         self.reserving.wake = reserving.wake.set
         outlook = Loop("planner", self.leader, self.outlook.run_once)
         self.outlook.wake = outlook.wake.set
+        removing = Loop("archivist", self.leader, self.removing.run_once)
+        self.bus.on_tenants.append(removing.wake.set)
         dispatcher = Loop("dispatcher", self.leader, self.dispatcher.run_once)
         self._connect_webhooks(dispatcher.wake)
         loops: list[Callable[[], Awaitable[None]]] = [
@@ -254,7 +260,7 @@ class Core:
             dispatcher.run, self.deliveries.run,
             outlook.run, reserving.run, self.allowances.run, bounded_waiting.run, self.sweeper.run,
             Loop("planner", self.leader, self.impossible.run_once).run,
-            Loop("archivist", self.leader, self._archive).run,
+            Loop("archivist", self.leader, self._archive).run, removing.run,
         ]  # fmt: skip
         self._tasks = [asyncio.ensure_future(_forever(loop)) for loop in loops]
         self.ready = True

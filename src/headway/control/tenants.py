@@ -17,6 +17,7 @@ from headway.control.bus import Bus
 from headway.domain.isolation import EVERYTHING
 from headway.domain.resources import TIERS, Resources
 from headway.domain.tenant import Subscription, Terms, terms_of
+from headway.errors import Conflict
 from headway.store.database import Database
 from headway.store.queries import query
 
@@ -33,6 +34,7 @@ class Tenants:
     bus: Bus
     subscriptions: dict[int, Subscription] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
+    removed: set[int] = field(default_factory=set)
     version: int = 0
     _tiers: dict[int | None, dict[str, Resources]] = field(default_factory=dict)
     _terms: dict[int, Terms] = field(default_factory=dict)
@@ -67,6 +69,12 @@ class Tenants:
     def id_of(self, name: str) -> int | None:
         return next((tenant for tenant, there in self.names.items() if there == name), None)
 
+    def check_there(self, tenant: int) -> None:
+        """Nothing of a tenant that was removed is run again."""
+        if tenant in self.removed:
+            hint = "its history is only kept; submit the work as another tenant"
+            raise Conflict(f"the tenant {self.names[tenant]!r} was removed: nothing of it is run again", hint=hint)
+
     async def known(self, tenant: int) -> Subscription:
         """Like get(), but asks the database about a tenant that is new here."""
         if tenant not in self.subscriptions:
@@ -83,6 +91,8 @@ class Tenants:
             if self._is_news(("tenant", row["id"]), row["changed_at"]):
                 self.subscriptions[row["id"]] = msgspec.json.decode(row["subscription"], type=Subscription)
                 self.names[row["id"]] = row["name"]
+                if row["removed"]:
+                    self.removed.add(row["id"])
         for row in tiers:
             if self._is_news(("tier", row["tenant"], row["name"]), row["changed_at"]):
                 self._keep_tier(row["tenant"], row["name"], row["resources"])

@@ -89,45 +89,47 @@ class TreeActions:
 
         async def work(connection: Connection) -> int:
             effects.clear()
-            return await _retry(connection, tree, tenant, effects)
+            return await self._retry(connection, tree, tenant, effects)
 
         restored = await self.database.transact(work)
         tell(self.bus, effects)
         return restored
 
-
-async def _retry(connection: Connection, tree: int, tenant: int | None, effects: Effects) -> int:
-    row = await connection.fetchrow(_TREE, tree, tenant)
-    if row is None:
-        raise NotFound(f"there is no tree {tree}")
-    sums = await connection.fetchrow(_SUMS, tree)
-    await connection.execute(f"set local statement_timeout = '{LONGEST_S}s'")
-    if await connection.fetchval(_KNOWN, tree) < sums["total"]:
-        raise Conflict(f"part of tree {tree} is no longer on record", hint="its history was dropped by retention: submit it anew")
-    await connection.execute(_STAGE)
-    states = _states(sums, whole=row["cancel_at"] is not None)
-    await connection.execute(_COLLECT, tree, states)
-    await connection.fetch(_LOCK)
-    await connection.fetch(_LOCK_BEHIND)
-    await connection.execute(_COLLECT, tree, states)
-    while await connection.execute(_REFUSE) != "DELETE 0":
-        pass
-    levels = await connection.fetch(_LEVELS)
-    if not levels:
-        raise Conflict(f"nothing of tree {tree} failed", hint="only what failed, expired or was cancelled is run again")
-    await _begin(connection, row)
-    await ensure_days_of(connection, _a_day_apart(*await connection.fetchrow(_SPAN)))
-    for statement in (_AGAIN, _KEEP, _DEAD, _ENDED, _FANS):
-        await connection.execute(statement)
-    await bounded_waiting.remember_restored(connection)
-    for one in levels:
-        effects.levels.back(tree, one["level"], State(one["state"]), one["count"])
-    effects.now_ready(await connection.fetch(_READY, HEAD_LIMIT + 1))
-    effects.deferred = effects.scheduled = True
-    restored: int = sum(one["count"] for one in levels)
-    await connection.execute(_TELL, row["tenant"], tree, msgspec.json.encode({"tree": str(tree), "tasks": restored}).decode())
-    await count(connection, effects)
-    return restored
+    async def _retry(self, connection: Connection, tree: int, tenant: int | None, effects: Effects) -> int:
+        row = await connection.fetchrow(_TREE, tree, tenant)
+        if row is None:
+            raise NotFound(f"there is no tree {tree}")
+        self.actions.tenants.check_there(row["tenant"])
+        sums = await connection.fetchrow(_SUMS, tree)
+        await connection.execute(f"set local statement_timeout = '{LONGEST_S}s'")
+        if await connection.fetchval(_KNOWN, tree) < sums["total"]:
+            raise Conflict(
+                f"part of tree {tree} is no longer on record", hint="its history was dropped by retention: submit it anew"
+            )
+        await connection.execute(_STAGE)
+        states = _states(sums, whole=row["cancel_at"] is not None)
+        await connection.execute(_COLLECT, tree, states)
+        await connection.fetch(_LOCK)
+        await connection.fetch(_LOCK_BEHIND)
+        await connection.execute(_COLLECT, tree, states)
+        while await connection.execute(_REFUSE) != "DELETE 0":
+            pass
+        levels = await connection.fetch(_LEVELS)
+        if not levels:
+            raise Conflict(f"nothing of tree {tree} failed", hint="only what failed, expired or was cancelled is run again")
+        await _begin(connection, row)
+        await ensure_days_of(connection, _a_day_apart(*await connection.fetchrow(_SPAN)))
+        for statement in (_AGAIN, _KEEP, _DEAD, _ENDED, _FANS):
+            await connection.execute(statement)
+        await bounded_waiting.remember_restored(connection)
+        for one in levels:
+            effects.levels.back(tree, one["level"], State(one["state"]), one["count"])
+        effects.now_ready(await connection.fetch(_READY, HEAD_LIMIT + 1))
+        effects.deferred = effects.scheduled = True
+        restored: int = sum(one["count"] for one in levels)
+        await connection.execute(_TELL, row["tenant"], tree, msgspec.json.encode({"tree": str(tree), "tasks": restored}).decode())
+        await count(connection, effects)
+        return restored
 
 
 def _a_day_apart(first: int, last: int) -> list[int]:

@@ -29,6 +29,7 @@ _MINE = query("webhook.mine")
 _CHANGE = query("webhook.change")
 _ROTATE = query("webhook.rotate")
 _REMOVE = query("webhook.remove")
+_ANY_OF, _REMOVE_ALL_OF = query("webhook.any_of"), query("webhook.remove_all_of")
 _NAMES = query("webhook.names")
 _NOTIFYING = query("webhook.notifying")
 _DELIVERIES = query("webhook.deliveries")
@@ -134,6 +135,14 @@ class Webhooks:
         row = await self.one(owner, name)
         await self._write(_REMOVE, row["id"])
         self._changed()
+
+    async def remove_all(self, connection: Connection, tenant: int) -> str:
+        """A tenant goes, and all its endpoints with what was to be sent to them; what PostgreSQL says of it (`DELETE 2`)."""
+        if not await connection.fetchval(_ANY_OF, tenant):
+            return "DELETE 0"
+        await connection.execute(_WAKE_UP)
+        said: str = await connection.execute(_REMOVE_ALL_OF, tenant)
+        return said
 
     async def deliveries(self, owner: Owner, name: str, state: int | None, before: int | None, limit: int) -> list[Any]:
         row = await self.one(owner, name)

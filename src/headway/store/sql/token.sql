@@ -5,7 +5,8 @@ insert into token (hash, role, tenant, name) values ($1, $2, $3, $4) on conflict
 -- With the seconds each has left: none or less when it has expired, null when it never does.
 select t.hash, t.id, t.name, t.role, t.tenant, n.name as tenant_name,
     extract(epoch from t.expires_at - clock_timestamp())::float8 as left_s
-from token t left join tenant n on n.id = t.tenant where t.hash = any ($1::bytea[]) and t.revoked_at is null;
+from token t left join tenant n on n.id = t.tenant
+where t.hash = any ($1::bytea[]) and t.revoked_at is null and n.removed_at is null;
 
 -- name: create
 -- A key: its hash, never itself. $5: seconds until it expires.

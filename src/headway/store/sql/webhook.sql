@@ -39,6 +39,12 @@ where w.id = r.id and w.secret = r.plain and w.old_secret is not distinct from r
 -- name: remove
 delete from webhook where id = $1;
 
+-- name: any_of
+select exists (select 1 from webhook where tenant = $1);
+
+-- name: remove_all_of
+delete from webhook where tenant = $1;
+
 -- name: names
 -- Which of these names a tenant has.
 select name from webhook where tenant = $1 and name = any ($2::text[]);

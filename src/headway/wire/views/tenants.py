@@ -22,6 +22,19 @@ class TenantPage(msgspec.Struct):
     next: str | None = None
 
 
+class RemovedTenantView(msgspec.Struct):
+    """What went with a tenant at once; those of its tasks that had not ended are being cancelled."""
+
+    id: int
+    name: str
+    removed_at: datetime.datetime
+    cancelling: int  # counted up to 10,000 of those that wait and of those on nodes
+    keys: int
+    schedules: int
+    webhooks: int
+    secrets: int
+
+
 class LimitView(msgspec.Struct):
     """One limit: null where there is none."""
 
