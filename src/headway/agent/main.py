@@ -23,7 +23,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -56,7 +56,7 @@ _SUPERVISE = "from headway.agent.begin_supervisor import main; main()"
 FROZEN_S = 0.15  # after the end of the lease: the supervisor has had its chance to end the tasks itself
 END_GRACE_S = 5.0
 FORSAKEN_S = 30.0  # an adopted agent whom no server answers for so long ends: nobody may be left to stop it
-LAST_REPORT_S = 2.0
+LAST_REPORT_S = 10.0  # for the end of what was ended, if the machine is slow: what is not told counts as lost with its node
 QUIT_S = 5.0
 
 
@@ -248,16 +248,16 @@ class Agent:
         await self._stop.wait()
         log("agent.draining", seconds=self.settings.drain_s)
         await side.drain()
-        if await self._settled(side, self.settings.drain_s, self._hurry):
+        if await self._settled(side, self.settings.drain_s, self._hurry.is_set):
             return
         grace = 0.0 if self._hurry.is_set() else END_GRACE_S
         link.send(EndAll(grace))
-        await self._settled(side, grace + LAST_REPORT_S, asyncio.Event())
+        await self._settled(side, grace + LAST_REPORT_S, lambda: boottime() >= side.lease)  # then no server listens
 
-    async def _settled(self, side: ExchangeSide, seconds: float, hurry: asyncio.Event) -> bool:
+    async def _settled(self, side: ExchangeSide, seconds: float, give_up: Callable[[], bool]) -> bool:
         """Whether within that time nothing is held any more and everything was reported."""
         until = boottime() + seconds
-        while (left := until - boottime()) > 0 and not hurry.is_set():
+        while (left := until - boottime()) > 0 and not give_up():
             try:
                 state = await asyncio.wait_for(side.state(), left)
             except TimeoutError:

@@ -13,7 +13,8 @@ from headway.config import Settings, environment
 from headway.embedded import orphans
 from headway.embedded.privileges import in_child
 
-_GRACE_S = 15.0  # on top of the time it waits for tasks: ending them, and the last reports
+_GRACE_S = 25.0  # on top of the time it waits for tasks: ending them, and the last reports
+_AGAIN_S = 0.5  # two signals that come before the agent looks are one to it
 
 
 class AgentProcess:
@@ -30,6 +31,7 @@ class AgentProcess:
         }
         self._environment.pop("HEADWAY_DATABASE", None)  # agents do not talk to the database
         self._process: subprocess.Popen[bytes] | None = None
+        self._hurried = False
 
     @property
     def child(self) -> int | None:
@@ -67,13 +69,18 @@ class AgentProcess:
         if pid is None:
             return
         for number, patience_s in ((signal.SIGTERM, self._patience_s), (signal.SIGKILL, _GRACE_S)):
+            sent = time.monotonic()
             _send(pid, number)
-            deadline = time.monotonic() + patience_s
-            while orphans.running(pid) and time.monotonic() < deadline:
+            deadline = sent + patience_s
+            while orphans.running(pid) and (now := time.monotonic()) < deadline:
+                if self._hurried and now > sent + _AGAIN_S:
+                    sent = now
+                    _send(pid, number)
                 time.sleep(0.02)
 
     def hurry(self) -> None:
-        """A second SIGTERM: it ends without waiting for its tasks."""
+        """A second SIGTERM, repeated by `stop`: it ends without waiting for its tasks."""
+        self._hurried = True
         if (pid := self.pid) is not None:
             _send(pid, signal.SIGTERM)
 
