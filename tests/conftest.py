@@ -1,8 +1,9 @@
-"""What every test may ask for: a database of its own.
+"""What every test may ask for: a database of its own, an engine for containers.
 
 postgres      one real PostgreSQL for this test process, started when the first test needs it
 dsn           a fresh database with Headway's tables and the lifecycle's trigger, dropped after the test
 empty_dsn     a fresh database with nothing in it
+engine        the command line of a container engine, each that is there: tests/support/images.py
 
 Each has a limit of time: tests/support/time_limit.py.
 """
@@ -18,7 +19,7 @@ import pytest
 from headway.agent import cgroups_v1
 from tests.support.databases import Databases
 
-pytest_plugins = ["tests.support.time_limit"]
+pytest_plugins = ["tests.support.time_limit", "tests.support.images"]
 
 # Properties say what holds, not how fast: a loaded machine takes many times as long for one example. Under CI the examples are the same
 # each time, so that no change is refused for what another one broke; everywhere else they are new ones.

@@ -13,7 +13,7 @@ from headway.domain.lifecycle import Outcome
 from headway.domain.resources import Resources
 from tests.support.agents import running_agent
 from tests.support.confined import stands_still_while_paused
-from tests.support.images import ENGINE, busybox_image
+from tests.support.images import busybox_image
 from tests.support.preloading import Preloading, preloading
 from tests.support.scripted_server import ScriptedServer
 
@@ -21,8 +21,8 @@ SMALL = Resources(cpus_milli=500, memory=32 * 2**20)
 
 
 @pytest.fixture(scope="module")
-def image() -> str:
-    return busybox_image()
+def image(engine: str) -> str:
+    return busybox_image(engine)
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,8 @@ def volume(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(image: str, volume: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedServer]:
-    settings = {"container_engine": ENGINE, "volumes": {"data": str(volume)}}
+def server(engine: str, volume: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedServer]:
+    settings = {"container_engine": engine, "volumes": {"data": str(volume)}}
     with ScriptedServer() as running, running_agent(tmp_path_factory.mktemp("agent"), running.url, **settings):
         yield running
 
@@ -139,10 +139,10 @@ def test_a_container_that_drops_its_marks_is_still_paused_limited_and_ended(serv
     assert server.outcome(ref) is Outcome.DISK_FULL, (server.error(ref), server.text(ref, 2))
 
 
-def test_containers_of_one_user_do_not_share_a_limit_of_processes(tmp_path: Path) -> None:
+def test_containers_of_one_user_do_not_share_a_limit_of_processes(engine: str, tmp_path: Path) -> None:
     """The kernel's limit for a user counts all of its processes on the node, in whichever container they are."""
-    content = Content(image=busybox_image(user="4321"), commands=("for n in 1 2 3 4 5; do sleep 600 & done; echo all; wait",))
-    with ScriptedServer() as server, running_agent(tmp_path, server.url, container_engine=ENGINE, max_processes=8):
+    content = Content(image=busybox_image(engine, user="4321"), commands=("for n in 1 2 3 4 5; do sleep 600 & done; echo all; wait",))
+    with ScriptedServer() as server, running_agent(tmp_path, server.url, container_engine=engine, max_processes=8):
         number = server.define(content=content, isolation="container", tenant=7, resources=SMALL)
         first = random.getrandbits(40)  # an agent that was killed leaves names taken, and its folder may be used again
         refs = [server.order(number, task=first), server.order(number, task=first + 1)]

@@ -63,7 +63,7 @@ class Node:
         self.terms, self.told = Terms(sandbox_dir=str(folder / "box")), list[Any]()
         env, loop, outbox = clean_environment(os.environ, INSTANCE), Loop(), Outbox()
         self.places = Places(str(folder), INSTANCE, self.terms, 10)
-        containers = Containers([], self.terms, INSTANCE, env, str(folder))
+        containers = Containers([], self.terms, INSTANCE, env, str(folder), "life")
         loggers, spools = Loggers(self.terms, str(folder), env, loop, outbox), Spools(self.terms, str(folder), env)
         granted = Granted({}, {}, containers, loggers, spools)
         self.spawner = Spawner(env, granted, self.places)

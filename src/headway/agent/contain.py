@@ -10,6 +10,7 @@ handed on: what runs in the container can say nothing on the first, and the clie
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -26,6 +27,7 @@ LEFT = {"left": 1}  # the container could not be removed: the agent sees to it
 ASK_S = 10.0
 MONITORS_NOTE = "oom"
 REMOVE_S = 20.0
+PRIORITY = -10  # the groups of a container may be gone soon after it: who looks too late cannot tell why it ended
 
 
 def main() -> None:
@@ -36,6 +38,8 @@ def main() -> None:
     tree.prctl(tree.PR_SET_PDEATHSIG, signal.SIGKILL)
     os.mkdir(name, 0o700)
     client = subprocess.Popen(words, stdin=subprocess.DEVNULL, cwd=name)
+    with contextlib.suppress(PermissionError):  # an agent that is not root
+        os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda number, _: client.send_signal(number))  # the client hands it to the container
     watch.begin(client.pid, folder)
@@ -77,7 +81,10 @@ def _watch(client: subprocess.Popen[bytes], watch: Watch) -> int:
     """Until the client has ended: at the times that the watch asks for, and at once when a process is refused, since the container may
     end by that and be gone a moment later."""
     ended = os.pidfd_open(client.pid)
-    while not select.select([ended], [], [watch.refusals] if watch.refusals >= 0 and watch.over is None else [], watch.look())[0]:
-        pass
+    while True:
+        wait = watch.look()
+        refusals = [watch.refusals] if watch.refusals >= 0 and watch.over is None else []
+        if select.select([ended], [], refusals, wait)[0]:
+            break
     os.close(ended)
     return client.wait()

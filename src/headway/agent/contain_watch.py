@@ -13,8 +13,10 @@ from typing import NamedTuple
 
 from headway.agent.contain_disk import ContainerDisk
 from headway.agent.container_group import Search, groups_of, id_in, written_by
+from headway.agent.container_use import Use
 from headway.agent.disk_hold import end
 from headway.agent.disk_members import Whole
+from headway.agent.kernel_log import KernelLog
 
 NEARLY = 0.95  # of the limit: a container killed so close to it ran out of memory
 EVERY_S = 0.02
@@ -39,8 +41,9 @@ class Watch:
         self._notes = notes
         self._container = ""
         self._search = Search()
+        self._log = KernelLog(limits.processes > 0)
         self._seen: dict[str, int] = {}
-        self._groups: dict[str, str] = {}
+        self._use = Use({})
         self._members: Whole | None = None
         self._disk: ContainerDisk | None = None
 
@@ -66,6 +69,10 @@ class Watch:
             self._look_at_groups(self._members)
         if self.refusals >= 0:
             os.close(self.refusals)
+        self._container = self._container or id_in(self._notes)
+        if self.over is None and self._container and self._log.tells_of_refusal(self._container):
+            self._too_many()
+        self._log.close()
         if self._disk is not None:
             self._disk.close()
             if self.over is None and (used := self._disk.used):
@@ -94,22 +101,22 @@ class Watch:
         first = self._search.first(self._container) if self._container else None
         if first is None or not (groups := groups_of(first, self._container)):
             return
-        self._groups, inner = groups, groups_of(first) or groups  # an engine may make one more inside
+        self._use, inner = Use(groups), groups_of(first) or groups  # an engine may make one more inside
         clock = groups.get("cpuacct")
         self._members = Whole(inner.get("pids") or inner[""], f"{clock}/cpuacct.usage" if clock else "")
         if self._disk is not None:
             self._disk.found(written_by(first), self._members)
-        if self.limits.processes and (events := self._file("pids", "pids.events")) is not None:
+        if self.limits.processes and (events := self._use.file("pids", "pids.events")) is not None:
             with contextlib.suppress(OSError):  # no such controller there: the engine could not limit them either
                 self.refusals = os.open(events, os.O_RDONLY | os.O_CLOEXEC)
 
     def _look_at_groups(self, members: Whole) -> None:
         if self.over is None:
-            self._use()
+            self._seen = {name: max(value, self._seen.get(name, 0)) for name, value in self._use.now().items()}
             if self._seen["kills"] and self.limits.memory:  # perhaps only one of its processes
                 self.ended_for_memory()
             elif self.limits.processes and self._refused():
-                self.over = ("processes", self.limits.processes + 1, self.limits.processes)
+                self._too_many()
         if self.over is not None:
             end(members.pids())
 
@@ -118,46 +125,10 @@ class Watch:
             return 0
         try:
             return int(os.pread(self.refusals, 64, 0).split()[1])  # reading is also what makes it tell of the next
-        except OSError:
-            return 0  # its group is gone
+        except OSError:  # its group is gone, of which the descriptor would tell without end
+            os.close(self.refusals)
+            self.refusals = -1
+            return 0
 
-    def _use(self) -> None:
-        for name, value in {
-            "peak": self._figure("memory", "memory.max_usage_in_bytes") or self._figure("memory", "memory.peak"),
-            "kills": self._figure("memory", "memory.oom_control", "oom_kill") or self._figure("memory", "memory.events", "oom_kill"),
-            "cpu-ms": self._cpu_ms(),
-            "read": self._bytes("Read", "rbytes"),
-            "written": self._bytes("Write", "wbytes"),
-        }.items():
-            self._seen[name] = max(value, self._seen.get(name, 0))
-
-    def _cpu_ms(self) -> int:
-        spent_ns = self._figure("cpuacct", "cpuacct.usage")
-        return spent_ns // 1_000_000 if spent_ns else self._figure("cpu", "cpu.stat", "usage_usec") // 1000
-
-    def _bytes(self, word: str, key: str) -> int:
-        lines = self._lines("blkio", "blkio.throttle.io_service_bytes")
-        if lines:
-            return sum(int(line.split()[2]) for line in lines if line.split()[1:2] == [word])
-        words = [word for line in self._lines("io", "io.stat") for word in line.split()]
-        return sum(int(each.partition("=")[2]) for each in words if each.startswith(f"{key}="))
-
-    def _figure(self, controller: str, name: str, key: str = "") -> int:
-        for line in self._lines(controller, name):
-            words = line.split()
-            if words and (words[0] == key or not key) and words[-1].isdigit():
-                return int(words[-1])
-        return 0
-
-    def _lines(self, controller: str, name: str) -> list[str]:
-        if (path := self._file(controller, name)) is None:
-            return []
-        try:
-            with open(path) as file:
-                return file.read().splitlines()
-        except OSError:
-            return []
-
-    def _file(self, controller: str, name: str) -> str | None:
-        group = self._groups.get(controller) or self._groups.get("")
-        return f"{group}/{name}" if group is not None else None
+    def _too_many(self) -> None:
+        self.over = ("processes", self.limits.processes + 1, self.limits.processes)

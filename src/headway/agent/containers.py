@@ -3,7 +3,7 @@
 The engine's own client runs as the task's process, behind a small launcher (contain.py) that removes the container at its end. The
 processes of a container are those in the groups that the engine made for it (container_group.py). They carry the task's marks in their
 environment, unless they drop them, so that they are found and ended also when client, launcher, monitor and agent were killed before
-them. A container that is left on record by that is removed here.
+them. A container that is left on record by that is removed here, or by the survivor of a supervisor that was killed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import sys
 from collections.abc import Sequence
 
 from headway.agent import cgroups, container_group, tree
+from headway.agent.container_use import Use
 from headway.agent.link import Terms
-from headway.agent.sandbox import STATUS_FD, VARIABLES_FD
+from headway.agent.prepare import CONTAINERS, PREPARED
+from headway.agent.sandbox import STATUS_FD, VARIABLES_FD, Usage
 from headway.agent.scratch import remove
 from headway.agent.variables import divided
 from headway.domain.isolation import EVERYTHING
@@ -31,11 +33,13 @@ PODMANS_OWN = 32768  # the processes of a user; as root without all rights it ca
 INSIDE = "/headway"  # where a container finds its input and leaves its result
 _START = "from headway.agent.contain import main; main()"
 _FOLDER = ("HEADWAY_INPUT", "HEADWAY_RESULT", "HEADWAY_CHECKPOINT_DIR", "HEADWAY_SUBTASKS")
+_LISTED = '$(echo $("$@" ps --all --quiet --filter label=%s))'
 # An engine that is still busy with a container whose monitor was killed refuses to remove it, so: until it is gone, for a while.
 # An engine that does not answer at all is given up each time, where there is a program for that.
 _REMOVE = """
 within=$(command -v timeout) && within="$within -k 5 60"
 for name in $names; do
+    case " $spared " in *" $name "*) continue ;; esac
     tries=0
     while [ $tries -lt 20 ] && $within "$@" inspect --type container "$name"; do
         $within "$@" rm --force --volumes "$name" || sleep 1
@@ -58,13 +62,15 @@ def engine_words(setting: str) -> list[str]:
 
 
 class Containers:
-    def __init__(self, engine: list[str], terms: Terms, instance: str, env: dict[str, str], work_dir: str) -> None:
-        self._engine, self._terms, self._instance, self._env = engine, terms, instance, env
+    def __init__(self, engine: list[str], terms: Terms, instance: str, env: dict[str, str], work_dir: str, life: str) -> None:
+        """`life`: what no other supervisor's containers are labelled with."""
+        self._engine, self._terms, self._instance, self._env, self._life = engine, terms, instance, env, life
         self._disk = cgroups.disk_of(work_dir)
         # Where clients are started: monitors leave notes there, which must not follow a link that a task has put into its own folder.
         self.folder = os.path.join(work_dir, ".engine")
         remove(self.folder)
         os.makedirs(self.folder, mode=0o700)
+        self._used = _used_on(work_dir)
         self.pids: set[int] = set()  # of commands that remove containers
 
     def command(self, order: Order, definition: Definition, env: dict[str, str], scratch: str, volumes: Sequence[str]) -> list[str]:
@@ -76,9 +82,11 @@ class Containers:
         options = [
             f"--name={self.name_of(order)}",
             f"--label=headway={self._instance}",
+            f"--label=headway-life={self._life}",
             f"--network={'host' if definition.network == (EVERYTHING,) else 'none'}",
             "--security-opt=no-new-privileges",
             "--cap-drop=all",
+            "--log-driver=none",  # the client hears all the same; else the engine keeps what is printed too, in files without a limit
             f"--pids-limit={most}",
             f"--ulimit=nofile={files}:{files}",
             # Counted for each user of the whole node: as low as the limit above, containers of one user would be in each other's way.
@@ -118,16 +126,30 @@ class Containers:
         """Every process in the container of this attempt."""
         return container_group.members(container_group.id_in(os.path.join(self.folder, self.name_of(order))))
 
+    def used(self, order: Order, members: list[int]) -> Usage | None:
+        """What the container of these processes has used by now; None when its groups are gone, or the engine makes none."""
+        container = container_group.id_in(os.path.join(self.folder, self.name_of(order)))
+        groups = next((found for pid in members if (found := container_group.groups_of(pid, container))), None)
+        if groups is None:
+            return None
+        now = Use(groups).now()
+        return Usage(now["cpu-ms"], now["peak"] or None, now["read"], now["written"])
+
     def left(self, order: Order) -> None:
         """A container's attempt was ended by force: nothing of it may stay on record."""
         self._remove(f"names={self.name_of(order)}")
         shutil.rmtree(os.path.join(self.folder, self.name_of(order)), ignore_errors=True)
 
     def remove_leftovers(self) -> None:
-        """Containers of an earlier life of this agent."""
-        if self._engine:
+        """Containers of earlier lives of this agent. What this one starts while the engine is asked is not among them."""
+        if self._engine and os.path.exists(self._used):
             self._wake_monitors()
-            self._remove(f'names=$("$@" ps --all --quiet --filter label=headway={self._instance})')
+            self._remove(f"names={_LISTED % f'headway={self._instance}'}\nspared={_LISTED % f'headway-life={self._life}'}")
+
+    def remove_all(self) -> None:
+        """The supervisor is ending, and has killed everything: whoever starts the next, perhaps on another folder, finds no name taken."""
+        if self._engine and os.path.exists(self._used):
+            self._remove(f"names={_LISTED % f'headway-life={self._life}'}")
 
     def _wake_monitors(self) -> None:
         """An agent stops all it finds before it kills them, and may be killed in between. Monitors have no marks; when they go on they see
@@ -146,6 +168,19 @@ class Containers:
 
     def ended(self, pid: int) -> None:
         self.pids.discard(pid)
+
+
+def removal(engine: list[str], life: str, work_dir: str) -> str:
+    """A program for the shell that removes the containers of a supervisor which was killed."""
+    if not engine:
+        return ""
+    asks = f"[ -e {shlex.quote(_used_on(work_dir))} ] || exit 0\nset -- {shlex.join(engine)}"
+    return f"{asks}\nnames={_LISTED % f'headway-life={life}'}\n{_REMOVE}"
+
+
+def _used_on(work_dir: str) -> str:
+    """The file that is there once an image was: the engine of a node without containers is not asked for any."""
+    return os.path.join(work_dir, PREPARED, CONTAINERS)
 
 
 def _most_of_a_user() -> int:

@@ -153,7 +153,10 @@ class Executables:
     def _kill(self, process: Process) -> None:
         """Every process of it. In a slot the group knows them all, and a container has groups of its own; elsewhere they are looked for."""
         slot = process.place.slot if process.place is not None else None
-        tree.send(self._contained(process), signal.SIGKILL)
+        if contained := self._contained(process):
+            # Its launcher, which ends with it, cannot say it any more.
+            process.used = self._spawner.granted.containers.used(process.order, contained) or process.used
+            tree.send(contained, signal.SIGKILL)
         if slot is None or slot.group is None or not slot.kill():
             tree.kill([process.pid], process.marked(self._instance))
 
@@ -259,9 +262,14 @@ class Executables:
         box = process.told()
         process.close()
         finished = finish(process, status, now, self._usage(process, status, usage, box), box)
-        if (os.WIFSIGNALED(status) or box.left) and self._spawner.granted.contained(process.order.definition):
-            self._spawner.granted.containers.left(process.order)
+        if os.WIFSIGNALED(status) or box.left:
+            self._forget_container(process)
         return finished
+
+    def _forget_container(self, process: Process) -> None:
+        """It was ended by force, if it is one."""
+        if self._spawner.granted.contained(process.order.definition):
+            self._spawner.granted.containers.left(process.order)
 
     def leave(self, process: Process) -> None:
         """Give its place back."""
@@ -290,7 +298,7 @@ class Executables:
             process.excess = _disk_excess(place, status)
         if status and process.excess is None:
             process.excess = box.excess
-        return box.used or Usage(cpu_ms, memory, usage.ru_inblock * 512, usage.ru_oublock * 512)
+        return box.used or process.used or Usage(cpu_ms, memory, usage.ru_inblock * 512, usage.ru_oublock * 512)
 
     def _usage_inside(self, first: int) -> resource.struct_rusage | None:
         """Of everything in a sandbox. Its first process has waited for all others, and comes to us when the sandbox has ended."""
@@ -383,6 +391,7 @@ class Executables:
             self._forget_pipes(process)
             process.close()
             self.leave(process)
+            self._forget_container(process)
         self._by_pid.clear()
         self._by_task.clear()
 

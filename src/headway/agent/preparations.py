@@ -18,7 +18,7 @@ from headway.agent.group import Limits
 from headway.agent.health import for_want_of_room
 from headway.agent.link import Terms
 from headway.agent.places import OWN_PROCESSES, Place, Places
-from headway.agent.prepare import Answer, Job
+from headway.agent.prepare import PREPARED, Answer, Job
 from headway.agent.scratch import remove
 from headway.agent.signals import Prepared, Stimulus
 from headway.agent.unforeseen import unforeseen
@@ -57,7 +57,7 @@ class Preparations:
         handle: Callable[[Stimulus], None],
     ) -> None:
         self._terms, self._env, self._engine, self._places, self._handle = terms, env, engine, places, handle
-        self.root = Path(work_dir) / "prepared"
+        self.root = Path(work_dir) / PREPARED
         self.ready: dict[int, Answer] = {}
         self.in_use: Callable[[], Collection[int]] = tuple  # set by the supervisor: definitions whose tasks are held
         self._waiting: dict[int, Definition] = {}

@@ -38,6 +38,7 @@ from headway.domain import languages
 from headway.domain.content import Archive, Requires, file_name, on_volume, uploaded
 from headway.domain.task import Definition
 
+PREPARED = "prepared"  # in the work folder
 CONTAINERS = "containers-were-run"
 LOG = 16 * 1024  # the end of a failed command's output that is shown
 PRINTED = 16 * 2**20  # of what a running command printed, before all but its end is dropped

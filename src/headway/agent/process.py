@@ -53,7 +53,7 @@ class Process:
 
     __slots__ = (
         "capture", "excess", "gated", "order", "pid", "place", "registered", "resident", "shown", "since", "started_ms", "status", "stderr",
-        "stdout",
+        "stdout", "used",
     )  # fmt: skip
 
     def __init__(self, order: Order, capture: Capture, since: float, started_ms: int) -> None:
@@ -63,6 +63,7 @@ class Process:
         self.registered = self.gated = False
         self.place: Place | None = None
         self.excess: Excess | None = None  # the limit it is being ended for
+        self.used: Usage | None = None  # by a container that was ended by force, until then
         self.resident = 0  # the most memory a watcher saw, where there is no cgroup
         self.shown: list[str] = []  # further paths an isolated task may read
 

@@ -22,7 +22,7 @@ from headway.agent import survivor, tree
 from headway.agent.carriers import Carriers
 from headway.agent.clock import boottime, wall_ms
 from headway.agent.coalesce import Coalesce
-from headway.agent.containers import Containers, engine_words
+from headway.agent.containers import Containers, engine_words, removal
 from headway.agent.door import Door
 from headway.agent.executables import Executables, reap
 from headway.agent.freeze import Freezer
@@ -51,7 +51,6 @@ from headway.agent.machine import Machine
 from headway.agent.places import Places
 from headway.agent.preparations import PASSED_ON as BUILD_ENVIRONMENT
 from headway.agent.preparations import Preparations
-from headway.agent.prepare import CONTAINERS
 from headway.agent.process import Spawner, clean_environment
 from headway.agent.reports import Outbox
 from headway.agent.resuming import Resuming
@@ -106,15 +105,16 @@ class Supervisor:
         terms = msgspec.msgpack.decode(setup.settings, type=Terms)
         self.setup = setup
         _limit_files(terms.open_files)
-        self.survivor = survivor.start(setup.instance, setup.work_dir)
         self.boot = _new_boot()
+        engine = engine_words(terms.container_engine)
+        self.survivor = survivor.start(setup.instance, setup.work_dir, removal(engine, self.boot, setup.work_dir))
         self.lease: float | None = None  # CLOCK_BOOTTIME; None: no lease, nothing may run
         self.loop, self.outbox, self.coalesce = Loop(), Outbox(), Coalesce()
         self.machine = Machine(tuple(setup.capacity), wall_ms=wall_ms, idle_s=terms.runner_idle_s)
         self.places = Places(setup.work_dir, setup.instance, terms, ports=setup.capacity[-1])
         self.door = Door(self.loop, terms)
         self.places.opened = self.door.open
-        self._make_parts(terms)
+        self._make_parts(terms, engine)
         self.quitting = False
         self._tick_at = self._ship_at = self._reap_at = 0.0
         self._ended_children = self._gathering = False
@@ -124,17 +124,15 @@ class Supervisor:
         self._handlers, self._hands = self._heard(), self._done()
         self.uplink = Uplink(self.loop, channel, exchange, self.hear)
 
-    def _make_parts(self, terms: Terms) -> None:
+    def _make_parts(self, terms: Terms, engine: list[str]) -> None:
         """Those who do what the machine decides."""
         setup = self.setup
         env = clean_environment(os.environ, setup.instance)
         build_env = env | {name: os.environ[name] for name in BUILD_ENVIRONMENT if name in os.environ}
-        engine = engine_words(terms.container_engine)
         self.preparations = Preparations(terms, setup.work_dir, build_env, engine, self.places, self.handle)
         self.preparations.in_use = self.machine.definitions_held
-        self.containers = Containers(engine, terms, setup.instance, env, setup.work_dir)
-        if (self.preparations.root / CONTAINERS).exists():
-            self.containers.remove_leftovers()
+        self.containers = Containers(engine, terms, setup.instance, env, setup.work_dir, self.boot)
+        self.containers.remove_leftovers()
         unmarked = {name: value for name, value in env.items() if name != INSTANCE}
         self.loggers = Loggers(terms, setup.work_dir, unmarked, self.loop, self.outbox)
         credentials = {name: os.environ[name] for name in CREDENTIALS if name in os.environ}
@@ -205,6 +203,7 @@ class Supervisor:
             if self.uplink.down and now >= self.uplink.restart_at:
                 self._start_exchange(now)
         self._kill_everything()
+        self.containers.remove_all()
         self.places.close()
         self.door.close()
         self.loggers.close()

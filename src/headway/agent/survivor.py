@@ -2,8 +2,8 @@
 
 A shell waits on a pipe from the supervisor, for a quarter of a megabyte and no time. A supervisor that ends as it should says so; when
 the pipe closes without a word, the shell becomes this program, which ends every process in the agent's groups and every process that
-carries its mark. It holds a lock for as long as it lives: the next supervisor waits for it, and what that one starts is never taken for
-a leftover.
+carries its mark. It holds a lock for so long: the next supervisor waits for it, and what that one starts is never taken for a leftover.
+Then it removes what is left of the supervisor's containers from the record of their engine.
 
 Beside it a second one waits for a timer that the supervisor sets to shortly after the end of its lease, again with each renewal. A
 supervisor that is frozen cannot, and is killed; then the pipe closes. (The agent above would have done the same, were it not frozen too.)
@@ -57,8 +57,8 @@ class Survivor(NamedTuple):
         self.timer.close()
 
 
-def start(instance: str, work_dir: str) -> Survivor:
-    """Called by a supervisor before it starts anything else."""
+def start(instance: str, work_dir: str, after: str = "") -> Survivor:
+    """Called by a supervisor before it starts anything else. `after`: a program for the shell, for when all is ended."""
     lock = os.open(os.path.join(work_dir, "survivor.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     _take(lock, instance)
     theirs, ours = os.pipe()
@@ -68,7 +68,7 @@ def start(instance: str, work_dir: str) -> Survivor:
     pid = os.posix_spawn(
         "/bin/sh",
         ["/bin/sh", "-c", _WAIT],
-        {**passed_on, "PYTHON": sys.executable, "END": _END, "INSTANCE": instance},
+        {**passed_on, "PYTHON": sys.executable, "END": _END, "INSTANCE": instance, "AFTER": after},
         file_actions=[(os.POSIX_SPAWN_DUP2, fd, to) for fd, to in zip(high, (0, LOCK_FD, TIMER_FD), strict=True)],
         setsid=True,
         setsigmask=(),
@@ -101,5 +101,11 @@ def main() -> None:
         alive = cgroups.end(instance)
         killed = tree.kill([], tree.carries(f"{INSTANCE}={instance}"))
         if not alive and not killed:
-            return
+            break
         time.sleep(PAUSE_S)
+    if after := os.environ.get("AFTER"):
+        os.close(LOCK_FD)  # what remains to be done is in nobody's way
+        devnull = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(devnull, fd)
+        os.execv("/bin/sh", ["/bin/sh", "-c", after])
