@@ -9,6 +9,7 @@ import socket
 import sys
 
 from headway.agent import tree
+from headway.agent.kept_code import CODE_FD
 from headway.agent.link import LINK_FD, Channel, Setup
 from headway.agent.supervisor import Supervisor, decode
 
@@ -18,12 +19,13 @@ GARBAGE = 10_000, 20, 50  # a task makes and drops a hundred objects: the defaul
 
 
 def main() -> None:
-    """Started by the exchange side with the link as descriptor 3; the first frame is the Setup."""
+    """Started by the exchange side with the link as descriptor 3 and its code as 4; the first frame is the Setup."""
     sys.setswitchinterval(SWITCH_S)
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)  # of this thread: those that start tasks set their own back
     tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
-    os.set_inheritable(LINK_FD, False)
+    for fd in (LINK_FD, CODE_FD):
+        os.set_inheritable(fd, False)
     channel = Channel(socket.socket(fileno=LINK_FD))
     channel.sock.setblocking(True)
     frames: list[bytes] | None = []

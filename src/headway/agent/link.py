@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+LINK = 1  # rises with every change that a supervisor or an exchange side of before would misread
 _LENGTH = struct.Struct("<I")
 READ = 256 * 1024
 LINK_FD = 3  # of the supervisor, and of an exchange side that it started: the socket to the other
@@ -61,10 +62,14 @@ class Setup(msgspec.Struct, array_like=True, tag="setup"):
 
 
 class Adopt(msgspec.Struct, array_like=True, tag="adopt"):
-    """The first frame to an exchange side that a supervisor started."""
+    """The first frame to an exchange side that a supervisor started. Whatever changes, its beginning stays as it is: by it the other
+    knows whether it can serve this supervisor."""
 
     settings: bytes
     supervisor: int  # its process id
+    link: int = 1  # the versions it speaks
+    protocol: int = 1
+    kept: bool = False  # started from code of the supervisor's own version, since another is installed
 
 
 class Ask(msgspec.Struct, array_like=True, tag="ask"):

@@ -6,7 +6,8 @@ Who may die, and what happens then:
   new supervisor starts with a new boot id, and the server gives back what the old one held.
 - The supervisor is frozen: it answers no question, so no heartbeat is sent. When the lease has passed, it and its
   tasks are killed.
-- This process is killed: the supervisor starts another one by `adopt`, which goes on with what runs.
+- This process is killed: the supervisor starts another one by `adopt`, which goes on with what runs. If another version is installed by
+  then that does not understand this supervisor, it is started from code of this version that the supervisor has kept (kept_code.py).
 - This process is frozen: the supervisor kills its tasks when the lease passes, and goes on under a new boot id.
 - Both are killed, or frozen: a process that waits for that (survivor.py) ends everything that ran. If it was killed with them,
   the next agent of this node on this machine finds what is left by its mark in the environment and by its groups, and
@@ -29,10 +30,11 @@ from typing import Any
 import msgspec
 import uvloop
 
-from headway.agent import forsaken, health, tree
+from headway.agent import forsaken, health, kept_code, tree
 from headway.agent.clock import boottime
 from headway.agent.exchange import ExchangeSide
 from headway.agent.hardware import capacity
+from headway.agent.kept_code import CODE_FD
 from headway.agent.link import LINK_FD, Adopt, EndAll, Quit, Setup
 from headway.agent.link_async import Link
 from headway.agent.places import box_folder, why_no_sandbox
@@ -45,7 +47,7 @@ from headway.agent.variables import INSTANCE
 from headway.config import Settings
 from headway.domain.resources import Capacity
 from headway.ending import asking_signals
-from headway.errors import ConfigError, HeadwayError
+from headway.errors import ConfigError, HeadwayError, VersionMismatch
 from headway.logs import configure, log
 from headway.version import VERSION
 from headway.wire import PROTOCOL
@@ -75,10 +77,17 @@ def adopt() -> None:
     length = sock.recv(4, socket.MSG_WAITALL)  # exactly the first frame: the rest is for the link
     body = sock.recv(int.from_bytes(length, "little"), socket.MSG_WAITALL)
     message = msgspec.msgpack.decode(body, type=Adopt)
+    if (message.link, message.protocol) != kept_code.OWN:
+        raise SystemExit(
+            f"the supervisor that keeps the tasks of this agent speaks {_spoken((message.link, message.protocol))}, the installed Headway "
+            f"{_spoken(kept_code.OWN)}: start the agent again"
+        )
+    if message.kept:
+        os.set_inheritable(CODE_FD, False)
     settings = msgspec.msgpack.decode(message.settings, type=Settings)
     configure(log_format=settings.log_format, log_level=settings.log_level)
     agent = Agent(settings)
-    agent.adopted(message.supervisor, sock)
+    agent.adopted(message.supervisor, sock, kept=message.kept)
     raise SystemExit(uvloop.run(agent.run()))
 
 
@@ -94,7 +103,8 @@ class Agent:
         self.capacity = _capacity(settings, self.work_dir)
         self.supervisor = 0
         self._sock: socket.socket | None = None
-        self._adopted = False
+        self._adopted = self._kept = False
+        self._code = -1  # what this process was started from, for the supervisor to keep
         self._lock: int | None = None
         self._others = set(tree.children(os.getpid()))  # children that are none of our business
         self._stop = asyncio.Event()
@@ -110,6 +120,7 @@ class Agent:
                 f"an agent of node {self.settings.node_name!r} is already running here",
                 hint="choose another --name, or stop it first",
             ) from None
+        self._code = kept_code.pack()
         self._kill_leftovers()
         box = box_folder(self.settings.sandbox_dir, self.work_dir, self.instance)
         if os.path.dirname(box) != self.work_dir:
@@ -124,14 +135,17 @@ class Agent:
     def _offer_sandbox(self) -> None:
         self.capacity = msgspec.structs.replace(self.capacity, labels={"sandbox": "yes", **self.capacity.labels})
 
-    def adopted(self, supervisor: int, sock: socket.socket) -> None:
+    def adopted(self, supervisor: int, sock: socket.socket, *, kept: bool) -> None:
         """Go on for an exchange side that died."""
-        self.supervisor, self._sock, self._adopted = supervisor, sock, True
+        self.supervisor, self._sock, self._adopted, self._kept = supervisor, sock, True, kept
+        self._code = kept_code.pack()
         tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
         if os.path.isdir(box_folder(self.settings.sandbox_dir, self.work_dir, self.instance)):
             self._offer_sandbox()
 
     def _examine(self, before: bool) -> str:
+        if self._kept:  # also what a supervisor starts for new tasks would be of the other version
+            return kept_code.TROUBLE
         folders = {"work": self.work_dir}
         if "sandbox" in self.capacity.labels:
             folders["sandbox"] = box_folder(self.settings.sandbox_dir, self.work_dir, self.instance)
@@ -147,19 +161,25 @@ class Agent:
     # --- the supervisor
 
     def _start_supervisor(self) -> None:
+        if (there := kept_code.installed()) != kept_code.OWN:
+            raise VersionMismatch(
+                f"the installed Headway speaks {_spoken(there)}, this agent, which was started before, {_spoken(kept_code.OWN)}",
+                hint="start the agent again",
+            )
         ours, theirs = socket.socketpair()
-        high = os.dup(theirs.fileno())
+        high, code = os.dup(theirs.fileno()), os.dup(self._code)
         try:
             self.supervisor = os.posix_spawn(
                 sys.executable,
                 [sys.executable, "-P", "-c", _SUPERVISE],
                 _environment(os.environ, self.instance),
-                file_actions=[(os.POSIX_SPAWN_DUP2, high, LINK_FD)],
+                file_actions=[(os.POSIX_SPAWN_DUP2, high, LINK_FD), (os.POSIX_SPAWN_DUP2, code, CODE_FD)],
                 setsid=True,
                 setsigmask=(),
             )
         finally:
             os.close(high)
+            os.close(code)
             theirs.close()
         self._sock = ours
 
@@ -266,6 +286,10 @@ class Agent:
                 return True
             await asyncio.sleep(0.05)
         return False
+
+
+def _spoken(versions: tuple[int, ...] | None) -> str:
+    return "another version" if versions is None else f"link {versions[0]} and protocol {versions[1]}"
 
 
 async def _frozen(side: ExchangeSide) -> None:

@@ -27,6 +27,7 @@ from headway.agent.door import Door
 from headway.agent.executables import Executables, reap
 from headway.agent.freeze import Freezer
 from headway.agent.granted import Granted
+from headway.agent.kept_code import OWN
 from headway.agent.link import (
     Adopt,
     Answer,
@@ -426,7 +427,7 @@ class Supervisor:
         """The exchange side died: another one goes on with what runs here. One that cannot be started now is tried again."""
         if not self.uplink.start(now):
             return
-        self.uplink.send(Adopt(self.setup.settings, os.getpid()))
+        self.uplink.send(Adopt(self.setup.settings, os.getpid(), *OWN, kept=self.uplink.kept))
         self.say_boot()
         for report in self.outbox.unanswered():
             self.uplink.send(report)

@@ -1,15 +1,22 @@
-"""The supervisor's end of the link to the exchange side. When that dies, another one is started, which goes on with what runs here."""
+"""The supervisor's end of the link to the exchange side. When that dies, another one is started, which goes on with what runs here: from
+the code that is installed, or, if that speaks another version, from the code this supervisor was started with."""
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
+from headway.agent import kept_code, tree
+from headway.agent.kept_code import CODE_FD, path_first
 from headway.agent.link import LINK_FD, Channel
 from headway.agent.loop import Loop
+from headway.agent.unforeseen import unforeseen
 from headway.logs import log
 
 _ADOPT = "from headway.agent.main import adopt; adopt()"
@@ -22,6 +29,7 @@ class Uplink:
         self._channel: Channel | None = None
         self.exchange = exchange  # its process; 0 when it is gone
         self.restart_at = 0.0
+        self.kept = False  # the last one was started from code of our own version, since another is installed
         self._connect(channel)
 
     @property
@@ -42,7 +50,12 @@ class Uplink:
         if frames is None:
             self._disconnected(channel)
             return
-        self._hear(frames)
+        try:
+            self._hear(frames)
+        except msgspec.DecodeError as error:  # what it says next would be no clearer; another one may be understood
+            unforeseen(error, "reading what the exchange side says")
+            tree.send([self.exchange], signal.SIGKILL)  # it would take us for dead, and end what runs here
+            self._disconnected(channel)
 
     def _disconnected(self, channel: Channel) -> None:
         self._loop.remove(channel.sock.fileno())
@@ -59,6 +72,7 @@ class Uplink:
     def start(self, now: float) -> bool:
         """Another exchange side in place of the one that died; False when no process or descriptor is to be had now."""
         self.restart_at = now + RESTART_S
+        self.kept = kept_code.installed() != kept_code.OWN
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
@@ -69,8 +83,8 @@ class Uplink:
                 self.exchange = os.posix_spawn(
                     sys.executable,
                     [sys.executable, "-P", "-c", _ADOPT],
-                    dict(os.environ),  # it carries the mark
-                    file_actions=[(os.POSIX_SPAWN_DUP2, high.fileno(), LINK_FD)],
+                    path_first(dict(os.environ)) if self.kept else dict(os.environ),  # it carries the mark
+                    file_actions=[(os.POSIX_SPAWN_DUP2, high.fileno(), LINK_FD), *self._code()],
                     setsigmask=(),
                 )
         except OSError as error:
@@ -79,3 +93,7 @@ class Uplink:
             return False
         self._connect(Channel(ours))
         return True
+
+    def _code(self) -> list[tuple[int, int, int]]:
+        """Passes our own code on to one that is started from it: a descriptor that is copied to its own place stays open."""
+        return [(os.POSIX_SPAWN_DUP2, CODE_FD, CODE_FD)] if self.kept else []

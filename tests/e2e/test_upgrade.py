@@ -1,0 +1,117 @@
+"""Another version of Headway is installed while tasks run: they come to their end and are told, once (H7)."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import headway
+from headway.agent import kept_code
+from headway.domain.lifecycle import Outcome
+from tests.support.agents import alive, running_agent
+from tests.support.scripted_server import ScriptedServer
+from tests.support.waiting import until
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer() as running:
+        yield running
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installation of its own, which agents are started from."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "installed"))
+    shutil.copytree(Path(headway.__file__).parent, tmp_path / "installed" / "headway")
+    return tmp_path / "installed" / "headway"
+
+
+def upgrade(package: Path, what: str) -> None:
+    """To one that neither understands what the supervisor says nor is understood by it."""
+    link, wire = package / "agent" / "link.py", package / "wire" / "__init__.py"
+    if what == "link":
+        link.write_text(re.sub(r"^LINK = \d+", "LINK = 99", link.read_text(), flags=re.M).replace('tag="ask"', 'tag="question"'))
+    elif what == "exchange":
+        wire.write_text(re.sub(r"^PROTOCOL = \d+", "PROTOCOL = 99", wire.read_text(), flags=re.M))
+    else:
+        (package / "agent" / "main.py").unlink()
+        link.unlink()
+
+
+def begin(server: ScriptedServer, go: Path) -> tuple[int, int]:
+    """A program that runs until it is told to end, and notes each time it is started."""
+    text = f"echo begun >> {go}.begun; while [ ! -e {go} ]; do sleep 0.02; done"
+    ref = server.order(server.define(command=("/bin/sh", "-c", text)))
+    until(Path(f"{go}.begun").exists)
+    return ref
+
+
+@pytest.mark.parametrize("what", ["link", "exchange", "half of it"])
+def test_tasks_of_a_killed_agent_come_to_their_end_though_another_version_is_installed(
+    server: ScriptedServer, package: Path, tmp_path: Path, what: str
+) -> None:
+    with running_agent(tmp_path / "agent", server.url) as agent:
+        ref = begin(server, tmp_path / "go")
+        upgrade(package, what)
+        os.kill(agent.pid, signal.SIGKILL)
+        agent.process.wait()
+        server.wait(lambda: len(server.registered) >= 2)
+        assert {register.boot for register in server.registered} == {server.registered[0].boot}
+        assert {register.protocol for register in server.registered} == {kept_code.OWN[1]}
+        server.wait(lambda: server.heartbeats[-1].trouble == kept_code.TROUBLE)
+        (tmp_path / "go").touch()
+        server.wait(lambda: ref in server.finished)
+        assert (server.outcome(ref), (tmp_path / "go.begun").read_text()) == (Outcome.SUCCEEDED, "begun\n")
+        later = server.order(server.define(command=("/bin/true",)))
+        server.wait(lambda: later in server.returned or later in server.finished)
+        assert later in server.returned, "what it would start for it is of the other version"
+
+
+def test_the_next_agent_is_of_the_new_version(server: ScriptedServer, package: Path, tmp_path: Path) -> None:
+    with running_agent(tmp_path / "agent", server.url) as agent:
+        begin(server, tmp_path / "go")
+        upgrade(package, "exchange")
+        os.kill(agent.pid, signal.SIGKILL)
+        agent.process.wait()
+        server.wait(lambda: len(server.registered) >= 2)
+        with running_agent(tmp_path / "agent", server.url):
+            server.wait(lambda: server.registered[-1].protocol == 99)
+            assert server.registered[-1].boot != server.registered[0].boot
+
+
+def test_an_agent_whose_supervisor_was_killed_after_an_upgrade_ends_and_says_what_to_do(
+    server: ScriptedServer, package: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with running_agent(tmp_path / "agent", server.url) as agent:
+        begin(server, tmp_path / "go")
+        upgrade(package, "link")
+        os.kill(agent.supervisor(), signal.SIGKILL)
+        assert agent.process.wait(120) != 0
+        said = capfd.readouterr().err
+        assert "the installed Headway speaks link 99 and protocol 1, this agent, which was started before, link 1 and protocol 1" in said
+
+
+def test_an_exchange_side_that_is_not_understood_costs_no_task(server: ScriptedServer, package: Path, tmp_path: Path) -> None:
+    """As when a version is changed that says it was not."""
+    with running_agent(tmp_path / "agent", server.url) as agent:
+        ref = begin(server, tmp_path / "go")
+        supervisor = agent.supervisor()
+        link = package / "agent" / "link.py"
+        before = link.read_text()
+        link.write_text(before.replace('tag="ask"', 'tag="question"'))
+        os.kill(agent.pid, signal.SIGKILL)
+        agent.process.wait()
+        server.wait(lambda: len(server.registered) >= 2)
+        link.write_text(before)  # mended
+        server.wait(lambda: len(server.registered) >= 3)
+        assert alive(supervisor)
+        (tmp_path / "go").touch()
+        server.wait(lambda: ref in server.finished)
+        assert server.outcome(ref) is Outcome.SUCCEEDED
