@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import tarfile
 import time
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 from headway.agent import tree
 from headway.domain.content import Archive, Content, Requires
 from headway.domain.lifecycle import Outcome
+from tests.support import indexes
 from tests.support.agents import AgentProcess, running_agent
 from tests.support.packages import need
 from tests.support.processes import command_line
@@ -47,14 +47,8 @@ def alone() -> Iterator[ScriptedServer]:
 
 
 def wheel(folder: Path, name: str, body: str) -> Path:
-    """The smallest wheel there is."""
     path = folder / f"{name}-1.0-py3-none-any.whl"
-    about = f"{name}-1.0.dist-info"
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr(f"{name}.py", body)
-        file.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        file.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        file.writestr(f"{about}/RECORD", "")
+    path.write_bytes(indexes.wheel(name, body))
     return path
 
 

@@ -31,8 +31,9 @@ ENTRY = ("file-", "url-", "place-", "program-")
 MOST = 4  # at the same time
 # For pip, npm and compilers, beside what tasks inherit: where an organisation keeps its packages.
 PASSED_ON = (
-    "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX", "PIP_CONFIG_FILE", "PIP_CERT", "NPM_CONFIG_REGISTRY",
-    "NPM_CONFIG_USERCONFIG", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE",
+    "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX", "PIP_CONFIG_FILE", "PIP_CERT", "PIP_TRUSTED_HOST",
+    "PIP_DEFAULT_TIMEOUT", "PIP_RETRIES", "NPM_CONFIG_REGISTRY", "NPM_CONFIG_USERCONFIG", "NPM_CONFIG_CAFILE", "HTTP_PROXY", "HTTPS_PROXY",
+    "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE",
     "CARGO_HOME", "RUSTUP_HOME", "GOPATH", "GOCACHE", "GOPROXY", "JAVA_HOME",
 )  # fmt: skip
 

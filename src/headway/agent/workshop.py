@@ -1,7 +1,7 @@
 """Where the commands of a preparation run: as they are, or, for an isolated task, in a sandbox like its own (H5 H11).
 
 Inside it only the place that is being prepared can be written; the system, the agent's Python and the task's own file can be read.
-There is no network unless the task was granted all of it. pip, npm, compilers and the tenant's `prepare` command all run so: a
+The network is the task's: none, the places it was granted, or all. pip, npm, compilers and the tenant's `prepare` command all run so: a
 compiler that may read any file would show it in its error messages. Outside they are a user of their own, as tasks are: root without
 capabilities still owns the devices in /dev and everything else that is root's.
 """
@@ -20,7 +20,6 @@ from headway.agent import sandbox
 from headway.agent.entries import TOO_DEEP, Entries, Failed, change_mode
 from headway.agent.scratch import remove
 from headway.agent.variables import for_bubblewrap, marks_of
-from headway.domain.isolation import EVERYTHING
 from headway.domain.task import Definition
 
 TMP = "tmp-"  # before the name of a command's /tmp
@@ -40,7 +39,7 @@ class Command(NamedTuple):
 class Workshop:
     def __init__(self, definition: Definition, entries: Entries, shown: Sequence[str], *, folder: str, user: int | None) -> None:
         self.isolated = definition.isolation not in ("", "none")
-        self._network: Sequence[str] = () if definition.network == (EVERYTHING,) else sandbox.ALONE
+        self._network, self._bandwidth = definition.network, definition.resources.bandwidth
         self._entries, self._shown, self._folder, self._user = entries, [path for path in shown if os.path.exists(path)], folder, user
         self._box: sandbox.Sandbox | None = None
         self.folders: tuple[str, ...] = ()  # all that the last command may write into
@@ -64,19 +63,21 @@ class Workshop:
         variables_fd = for_bubblewrap({**env, "HOME": "/tmp", "TMPDIR": "/tmp"})
         stack.callback(os.close, variables_fd)
         seen = [word for path in self._shown for word in ("--ro-bind", box.source(path), path)]
-        argv = box.command(
+        stack.callback(remove, f"{tmp}.hosts")
+        argv, gate_env = box.connected(
             words,
             box.source(str(place)),
+            self._network,
+            self._bandwidth,
             private_tmp=box.source(tmp),
             # The place also at its own path: what is built there may remember it.
             mounts=[*seen, "--bind", box.source(str(place)), str(place)],
             chdir=str(place),
-            network=self._network,
             filter_fd=filter_fd,
             status_fd=None,
             variables_fd=variables_fd,
         )
-        return Command(argv, marks_of(env), (filter_fd, variables_fd), self._user)
+        return Command(argv, {**marks_of(env), **gate_env}, (filter_fd, variables_fd), self._user)
 
     def take_back(self, place: Path) -> None:
         """No command works there any more: the place is the agent's own, and its tasks, which are other users, can read all of it."""
