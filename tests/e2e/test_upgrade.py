@@ -115,3 +115,25 @@ def test_an_exchange_side_that_is_not_understood_costs_no_task(server: ScriptedS
         (tmp_path / "go").touch()
         server.wait(lambda: ref in server.finished)
         assert server.outcome(ref) is Outcome.SUCCEEDED
+
+
+def test_an_agent_whose_servers_are_upgraded_one_after_another_goes_on_with_those_that_are_not_yet(
+    server: ScriptedServer, tmp_path: Path
+) -> None:
+    with ScriptedServer() as other, running_agent(tmp_path / "agent", f"{other.url},{server.url}"):
+        other.wait(lambda: other.heartbeats)
+        other.other_version = True
+        ref = server.run(server.define(command=("/bin/true",)))
+        assert server.outcome(ref) is Outcome.SUCCEEDED
+
+
+def test_an_agent_begins_with_a_server_of_its_own_version_and_ends_when_there_is_none(
+    server: ScriptedServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with ScriptedServer() as other:
+        other.other_version = True
+        with running_agent(tmp_path / "one", f"{other.url},{server.url}"):
+            server.wait(lambda: server.heartbeats)
+        with running_agent(tmp_path / "two", other.url) as agent:
+            assert agent.process.wait(120) != 0
+    assert "the caller speaks protocol 1, this server 99" in capfd.readouterr().err

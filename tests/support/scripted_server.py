@@ -35,6 +35,7 @@ from headway.wire.exchange import (
     decode_exchange,
     encode_msgpack,
 )
+from headway.wire.views.answers import Problem
 
 SMALL = Resources(cpus_milli=100, memory=64 * 2**20)
 
@@ -52,6 +53,7 @@ class ScriptedServer:
         self.progress: list[Progress] = []
         self.heartbeats: list[Exchange] = []
         self.deaf = False  # answers nothing: the agent is cut off
+        self.other_version = False  # answers every call with 426
         self.renew = True
         self.hold = self.lost = False
         self.refuses: Callable[[Exchange], bool] = lambda said: False  # answered with 422, like a report it cannot store
@@ -206,6 +208,11 @@ class ScriptedServer:
                 body = await reader.readexactly(length)
                 if self.deaf:
                     await asyncio.sleep(3600)
+                if self.other_version:
+                    why = Problem("about:blank", "other version", 426, "version_mismatch", "the caller speaks protocol 1, this server 99")
+                    said = msgspec.json.encode(why)
+                    writer.write(b"HTTP/1.1 426 Upgrade Required\r\ncontent-length: %d\r\n\r\n" % len(said) + said)
+                    continue
                 if " /v1/nodes " not in head and self.refuses(decode_exchange(body)):
                     writer.write(b"HTTP/1.1 422 Unprocessable\r\ncontent-length: 0\r\n\r\n")
                     continue

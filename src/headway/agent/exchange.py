@@ -178,7 +178,9 @@ class ExchangeSide:
         raise Refused("the supervisor has a new boot id")
 
     async def _register(self) -> None:
+        """VersionMismatch when every server speaks another version: while they are being upgraded one after another, some still do not."""
         first = True
+        others: set[str] = set()
         while True:
             http = self.servers.http
             register = msgspec.structs.replace(self.register, boot=self.boot)
@@ -191,6 +193,12 @@ class ExchangeSide:
                     idempotent=True,
                 )
                 self.terms = _registered(response)
+            except VersionMismatch as error:
+                others.add(http.base_url)
+                if len(others) == len(self.servers.urls):
+                    raise
+                self.log("agent.cannot_register", server=http.base_url, reason=str(error), level="warning")
+                self.servers.failed(http)
             except (ConnectionError, TimeoutError, Unavailable) as error:
                 if first:
                     self.log("agent.cannot_register", server=http.base_url, reason=str(error), level="warning")
@@ -416,7 +424,7 @@ def _registered(response: Response) -> Registered:
     if response.status in (401, 403):
         raise Unauthorized(f"the server refused the agent's token: {detail}")
     if response.status in (400, 426):
-        raise VersionMismatch(detail)
+        raise VersionMismatch(detail, hint="run the same version of Headway on servers and agents")
     raise Unavailable(detail)
 
 

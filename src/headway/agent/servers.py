@@ -14,6 +14,7 @@ class Servers:
 
     def __init__(self, urls: list[str], token: str | None, tls_ca: str | None) -> None:
         self._token, self._tls_ca = token, tls_ca
+        self.urls = frozenset(urls)
         self._https = [self._connection(url) for url in urls]
         self._at = 0
         self._closing: set[asyncio.Task[None]] = set()
