@@ -17,6 +17,7 @@ from headway.domain.tenant import Subscription
 from headway.errors import Forbidden, HeadwayError, IdempotencyConflict, InvalidInput, LimitExceeded, TooLarge
 from headway.policy.holding import LONG
 from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
+from tests.support.ordering import explained
 from tests.support.waiting import eventually
 from tests.support.windows import Taken, assert_within
 
@@ -273,6 +274,32 @@ async def test_the_tasks_of_a_list_wait_for_the_rate_and_a_list_above_the_burst_
             return await state_of(core, listed.ids[1]) == State.FAILED
 
         await eventually(failed)
+
+
+async def test_explain_says_of_a_list_what_the_limiter_said_and_until_when(dsn):
+    async with engine(dsn) as core:
+        await subscribe(core, rate_per_hour=3600, burst=4)
+        agent = await ScriptedAgent(core, cpus=8).join()
+        listed = await submit(core, function(name="list"), function(name="work", for_each={"result_of": "list"}), tree="t")
+        await subscribe(core, rate_per_hour=1, burst=4)  # of four, some are missing: hours
+        await agent.succeed(*await agent.orders(), result=b"[1, 2, 3, 4]")
+
+        async def reason():
+            [found] = (await explained(core, listed.ids[1])).reasons
+            return found if found.code == "limit" else None
+
+        found = await eventually(reason)
+        assert "4 tasks are more than your subscription allows now: 1 an hour, 4 at once" in found.text
+        assert 0.9 < (found.until - core.clock.now()).total_seconds() / 3600 < 4.1
+        await subscribe(core, suspended=True)
+        core.timekeeper.expander._later.clear()
+        core.bus.scheduled()
+
+        async def suspended() -> bool:
+            found = await reason()
+            return found is not None and "suspended" in found.text and found.until is None
+
+        await eventually(suspended)
 
 
 async def test_more_at_once_than_ever_can_pass_is_not_told_to_try_again(dsn):

@@ -428,6 +428,28 @@ async def test_a_firing_above_the_tenant_s_limit_is_skipped_with_the_reason(dsn)
         assert len(await fetch(core, "select 1 from task")) == 1
 
 
+async def test_a_firing_whose_turn_the_limit_puts_off_says_so_until_it_starts(dsn):
+    limited = "update tenant set subscription = $1, changed_at = clock_timestamp() where id = 1"
+    async with engine(dsn) as core:
+        await fetch(core, limited, '{"isolation": "none", "rate_per_hour": 1, "burst": 1}')
+        await core.tenants.refresh()
+        agent = await ScriptedAgent(core).join()
+        await apply(core, overlap="queue")
+        orders = await agent.orders()
+        await make_due(core)
+        assert {row["note"] for row in await has_fired(core, 2)} == {None}
+        await agent.succeed(*orders)
+
+        async def note() -> str | None:
+            return (await firings(core))[1]["note"]
+
+        assert "a task is more than your subscription allows now" in await eventually(note)
+        await fetch(core, limited, '{"isolation": "none"}')
+        await core.tenants.refresh()
+        await agent.orders()
+        assert (await fates(core), await note()) == ([Fate.STARTED, Fate.STARTED], None)
+
+
 async def test_a_database_that_refuses_for_its_own_reasons_stops_no_schedule(dsn, monkeypatch):
     """As when the disk is full: it is tried again, and the schedule is not to blame."""
     import asyncpg

@@ -42,6 +42,7 @@ _NEXT = query("fanout.next")
 _LOCK = query("fanout.lock")
 _SETTLED = query("fanout.settled")
 _EXPANDED = query("fanout.expanded")
+_WAITS = query("fanout.waits")
 _HOLD = query("fanout.hold")
 _RESULT_OF = query("fanout.result_of")
 _SIZE = query("fanout.size")
@@ -90,7 +91,7 @@ class Expander:
         template = (await self.definitions.load([task["definition"]]))[task["definition"]]
         try:
             items = await self._items(connection, fan)
-            if not await self._is_allowed(task, len(items)):
+            if not await self._is_allowed(connection, task, len(items)):
                 return
             kinds = await self._kinds(task["tenant"], template, items)
             inputs = [fanout.input_of(task["input"], item, index) for index, item in enumerate(items)]
@@ -112,8 +113,8 @@ class Expander:
             await add_parts(connection, task["tree"], ((id, task["level"]) for id in ids))
         await settle(connection, [], effects)
 
-    async def _is_allowed(self, task: Any, count: int) -> bool:
-        """Take tokens and room for its tasks; when there are none now, it is looked at again later."""
+    async def _is_allowed(self, connection: Connection, task: Any, count: int) -> bool:
+        """Take tokens and room for its tasks; when there are none now, it is looked at again later, and its row says why."""
         if why := self.allowances.never(task["tenant"], count):
             raise InvalidInput(f"for_each: {why.detail}", field="for_each")
         try:
@@ -121,6 +122,9 @@ class Expander:
         except (LimitExceeded, Forbidden) as error:
             wait = error.retry_after if isinstance(error, LimitExceeded) else SUSPENDED_S
             self._later[task["id"]] = self.allowances.monotonic() + min(max(wait, 0.1), SUSPENDED_S)
+            # The rate tells when there will be enough; room in the quota comes when others have begun, and nobody knows when.
+            known = wait if "remaining" in error.extra else None
+            await connection.execute(_WAITS, task["id"], error.detail, known)
             log("for_each.waits", task=task["id"], tasks=count, error=error.detail)
             return False
         if allowance is not None:

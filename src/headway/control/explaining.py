@@ -26,7 +26,7 @@ from headway.domain.identity import ms_of
 from headway.domain.lifecycle import Outcome, State
 from headway.domain.resources import Resources, fits
 from headway.domain.waiting import ON_MAX_WAIT
-from headway.policy.explain import Answer, Ended, Facts, earlier, explain, spent, stood_still
+from headway.policy.explain import Answer, Ended, Facts, Listed, earlier, explain, spent, stood_still
 from headway.policy.fairness import over_quota
 from headway.policy.forecast import Held, Rival, Scene, share_of
 from headway.policy.peak import judge
@@ -135,7 +135,7 @@ class Explaining:
         async with self.database.hot() as connection:
             blockers = await connection.fetch(_BLOCKERS, row["id"], 100) if state is State.BLOCKED else []
             before = await self._before(connection, row, plan) if in_order else {}
-            list_due = await connection.fetchval(_LIST_DUE, row["id"]) if state is State.BLOCKED else False
+            listed = await connection.fetchrow(_LIST_DUE, row["id"]) if state is State.BLOCKED else None
             beneficiary = await connection.fetchval(_BENEFICIARY, row["id"]) if state is State.PAUSED else None
             quota = await self._quota(connection, tenant, asked) if in_order else []
             rooms = await self._rooms(connection, plan) if in_order else []
@@ -173,7 +173,7 @@ class Explaining:
             blockers=[(r["id"], r["name"], State(r["state"]).word) for r in blockers],
             held=row["hold_at"] is not None if "hold_at" in row else False,
             beneficiary=beneficiary,
-            list_due=list_due,
+            listed=None if listed is None else Listed(listed["waits"] or "", listed["waits_until"]),
             cancelling=row["cancel_at"] is not None,
             last=past.last,
             used=row["failures"] + row["resource_failures"],

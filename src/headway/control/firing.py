@@ -47,6 +47,7 @@ _ADVANCE = query("schedule.advance")
 _RUNNING = query("schedule.set_running")
 _STOP = query("schedule.stop")
 _REPLACED = query("schedule.replaced")
+_WAITS = query("schedule.waits")
 _LIVE = query("tree.live_ids")
 _spec = msgspec.json.Decoder(ScheduleSpec)
 
@@ -60,6 +61,7 @@ class Round:
     advance: list[tuple[Any, ...]] = field(default_factory=list)
     running: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     replace: list[tuple[int, Any]] = field(default_factory=list)
+    waits: list[tuple[int, Any, str]] = field(default_factory=list)  # firings that wait on, and why
 
 
 @dataclass
@@ -129,14 +131,13 @@ class Firing:
         Returns how many wait on.
         """
         allowed = []
-        waits = 0
         for start in found.starts:
             tasks = len(start.schedule["definitions"])
             try:
                 allowance = await self.allowances.take(start.schedule["tenant"], tasks)
             except (LimitExceeded, TooLarge, Forbidden) as error:
                 if start.waited:
-                    waits += 1
+                    found.waits.append((*start.key, error.detail))
                 else:
                     found.rows.append((*start.key, start.kind, Fate.SKIPPED, None, start.missed, error.detail, None))
                 continue
@@ -144,7 +145,7 @@ class Firing:
                 taken.append((allowance, tasks))
             allowed.append(start)
         found.starts = allowed
-        return waits
+        return len(found.waits)
 
     async def _due(self, connection: Connection, only: list[int] | None) -> tuple[int, Round]:
         """Schedules whose time has come."""
@@ -203,6 +204,8 @@ class Firing:
             await connection.fetch(_FIRE, *map(list, zip(*found.rows, strict=True)))
         if found.replace:
             await connection.execute(_REPLACE, *map(list, zip(*found.replace, strict=True)))
+        if found.waits:
+            await connection.execute(_WAITS, *map(list, zip(*found.waits, strict=True)))
         started = await self.starter.start(connection, found.starts)
         for start in started.starts:
             if start.run is not None and start.fate is Fate.STARTED:

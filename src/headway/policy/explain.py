@@ -35,6 +35,14 @@ class Ended:
 
 
 @dataclass(frozen=True)
+class Listed:
+    """A list that is to become tasks: why it could not at the last look, as the limiter said it, and when it may."""
+
+    waits: str = ""
+    until: datetime.datetime | None = None
+
+
+@dataclass(frozen=True)
 class Facts:
     """What is known about a task that waits."""
 
@@ -61,7 +69,7 @@ class Facts:
     blockers: Sequence[tuple[int, str, str]] = ()  # (id, name, state) of what it waits for
     held: bool = False  # somebody paused it
     beneficiary: int | None = None  # the task it was stopped for; 0: one that whoever asks may not know of
-    list_due: bool = False  # its `for_each` is to be carried out
+    listed: Listed | None = None  # its `for_each` is to be carried out
     cancelling: bool = False
     last: Ended | None = None
     used: int = 0  # of its attempts
@@ -178,9 +186,11 @@ def _blocked(facts: Facts) -> list[Cause]:
 
 
 def _without_blockers(facts: Facts) -> Cause:
-    if facts.list_due:
-        text = "its list becomes tasks as soon as its tenant's rate limit and quota of waiting tasks allow so many"
-        return Cause("limit", text, "headway limits tells what is left; a larger subscription")
+    if facts.listed is not None and facts.listed.waits:
+        text = f"its list does not become tasks yet: {facts.listed.waits}"
+        return Cause("limit", text, "headway limits tells what is left; a larger subscription", facts.listed.until)
+    if facts.listed is not None:
+        return Cause("list", "its list becomes tasks at the timekeeper's next look")
     return Cause("dependency", "waits for what must end before it")
 
 
@@ -236,7 +246,7 @@ def _order(facts: Facts) -> Cause:
 def estimate(facts: Facts, causes: Sequence[Cause]) -> Start | None:
     """When it will probably start. What waits for a queue meets what is there when that opens; what waits for its time, what is left then
     of what it would meet now."""
-    if any(cause.code in ("paused", "cancelling", "impossible", "no_node", "closed", "dependency", "limit") for cause in causes):
+    if any(cause.code in ("paused", "cancelling", "impossible", "no_node", "closed", "dependency", "limit", "list") for cause in causes):
         return None
     wait = put_off = 0.0
     for cause in causes:

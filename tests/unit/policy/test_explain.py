@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headway.domain.lifecycle import Outcome, State
 from headway.domain.resources import Resources
-from headway.policy.explain import SPREAD, Ended, Facts, earlier, explain, gamma, spent, stood_still
+from headway.policy.explain import SPREAD, Ended, Facts, Listed, earlier, explain, gamma, spent, stood_still
 from headway.policy.peak import Verdict
 from headway.policy.placement import Gate
 from headway.policy.room import Refusal
@@ -170,9 +170,11 @@ def test_a_paused_task_says_who_stopped_it():
 
 
 def test_a_list_that_waits_for_the_subscription_says_so_and_has_no_estimate():
-    answer = explain(facts(state=State.BLOCKED, list_due=True))
-    assert (answer.causes[0].code, answer.start) == ("limit", None)
-    assert "rate limit" in answer.summary
+    answer = explain(facts(state=State.BLOCKED, listed=Listed("5 tasks are more than your subscription allows now", NOW)))
+    assert (answer.causes[0].code, answer.causes[0].until, answer.start) == ("limit", NOW, None)
+    assert "5 tasks are more than your subscription allows now" in answer.summary
+    soon = explain(facts(state=State.BLOCKED, listed=Listed()))
+    assert (soon.causes[0].code, soon.start) == ("list", None)
 
 
 def test_outside_its_hours_a_queue_says_when_it_opens_and_what_else_helps():

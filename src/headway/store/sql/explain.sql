@@ -42,8 +42,8 @@ left join lateral (select saved_at from checkpoint where task = $1 order by save
 left join waiting_limit w on w.task = $1;
 
 -- name: list_due
--- Whether the task stands for a list that is to be made into tasks.
-select exists (select from fanout where task = $1 and due and count is null);
+-- Of a task that stands for a list that is to be made into tasks: what it waits for.
+select waits, waits_until from fanout where task = $1 and due and count is null;
 
 -- name: expanded
 -- Whether the task stands for a list whose tasks are there.

@@ -20,8 +20,13 @@ from task where id = $1 and state = 0 and blocked_on = 1 for update;
 -- name: settled
 update fanout set due = false where task = $1;
 
+-- name: waits
+-- Why it does not become tasks yet; $3: in how many seconds it may, when that is known. The same again is not written.
+update fanout set waits = $2, waits_until = clock_timestamp() + $3::float8 * interval '1 second'
+where task = $1 and (waits is distinct from $2 or ($3::float8 is null) <> (waits_until is null) or waits_until < clock_timestamp());
+
 -- name: expanded
-update fanout set due = false, first = $2, last = $3, count = $4 where task = $1;
+update fanout set due = false, first = $2, last = $3, count = $4, waits = null, waits_until = null where task = $1;
 
 -- name: hold
 -- It now waits for its tasks. The caller has locked it.

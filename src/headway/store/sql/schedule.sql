@@ -53,6 +53,11 @@ from unnest($1::int[], $2::timestamptz[], $3::smallint[], $4::bigint[], $5::text
 where f.schedule = r.schedule and f.at = r.at and f.state = 0
 returning f.schedule, f.at;
 
+-- name: waits
+-- Why firings whose turn has come wait on. The same again is not written.
+update firing f set note = r.note from unnest($1::int[], $2::timestamptz[], $3::text[]) as r (schedule, at, note)
+where f.schedule = r.schedule and f.at = r.at and f.state = 0 and f.note is distinct from r.note;
+
 -- name: replace_waiting
 -- Firings whose place a later one takes.
 update firing f set state = 4, note = 'a later firing took its place'
