@@ -74,6 +74,24 @@ def test_tasks_of_a_killed_agent_come_to_their_end_though_another_version_is_ins
         assert later in server.returned, "what it would start for it is of the other version"
 
 
+def test_a_node_takes_nothing_while_code_is_installed_that_its_agent_does_not_speak_with(
+    server: ScriptedServer, package: Path, tmp_path: Path
+) -> None:
+    """Runners, preparations and launchers are started from it."""
+    with running_agent(tmp_path / "agent", server.url):
+        ref = begin(server, tmp_path / "go")
+        link = package / "agent" / "link.py"
+        before = link.read_text()
+        upgrade(package, "link")
+        server.wait(lambda: server.heartbeats[-1].trouble == kept_code.TROUBLE)
+        (tmp_path / "go").touch()
+        server.wait(lambda: ref in server.finished)
+        assert server.outcome(ref) is Outcome.SUCCEEDED
+        link.write_text(before)
+        server.wait(lambda: not server.heartbeats[-1].trouble)
+        assert server.outcome(server.run(server.define(command=("/bin/true",)))) is Outcome.SUCCEEDED
+
+
 def test_the_next_agent_is_of_the_new_version(server: ScriptedServer, package: Path, tmp_path: Path) -> None:
     with running_agent(tmp_path / "agent", server.url) as agent:
         begin(server, tmp_path / "go")

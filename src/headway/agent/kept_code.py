@@ -2,8 +2,8 @@
 
 What runs belongs to the supervisor, and outlives the exchange side: the next one is started from the code that is installed then. Code that
 speaks another version of the link, or of the exchange whose messages the supervisor reads and writes itself, could neither report those
-tasks nor renew their lease. Then an exchange side of the old version is started from here: what runs comes to its end and is told, and
-nothing new is taken until the agent is started again.
+tasks nor renew their lease. Then an exchange side of the old version is started from here: what runs comes to its end and is told. And
+from the moment that other code is there, nothing new is taken until the agent is started again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headway.wire import PROTOCOL
 
 CODE_FD = 4  # of the supervisor, and of an exchange side that it starts from this code
 OWN = LINK, PROTOCOL
-TROUBLE = "was upgraded while tasks ran: restart its agent"
+TROUBLE = "was upgraded under its agent: restart that"
 _STATED = (("agent/link.py", re.compile(r"^LINK = (\d+)", re.M)), ("wire/__init__.py", re.compile(r"^PROTOCOL = (\d+)", re.M)))
 _NO_SOURCE = bytes(12)  # in the head of compiled code: flags, time and size of a source, which is not looked for
 

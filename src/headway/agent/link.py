@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-LINK = 1  # rises with every change that a supervisor or an exchange side of before would misread
+LINK = 1  # rises with every change that a process of the same agent, started from the code of before, would misread: also of what is said
+# to runners, preparations and launchers, which a supervisor starts from the code that is installed then
 _LENGTH = struct.Struct("<I")
 READ = 256 * 1024
 LINK_FD = 3  # of the supervisor, and of an exchange side that it started: the socket to the other

@@ -87,7 +87,7 @@ def adopt() -> None:
     settings = msgspec.msgpack.decode(message.settings, type=Settings)
     configure(log_format=settings.log_format, log_level=settings.log_level)
     agent = Agent(settings)
-    agent.adopted(message.supervisor, sock, kept=message.kept)
+    agent.adopted(message.supervisor, sock)
     raise SystemExit(uvloop.run(agent.run()))
 
 
@@ -103,7 +103,7 @@ class Agent:
         self.capacity = _capacity(settings, self.work_dir)
         self.supervisor = 0
         self._sock: socket.socket | None = None
-        self._adopted = self._kept = False
+        self._adopted = False
         self._code = -1  # what this process was started from, for the supervisor to keep
         self._lock: int | None = None
         self._others = set(tree.children(os.getpid()))  # children that are none of our business
@@ -135,16 +135,16 @@ class Agent:
     def _offer_sandbox(self) -> None:
         self.capacity = msgspec.structs.replace(self.capacity, labels={"sandbox": "yes", **self.capacity.labels})
 
-    def adopted(self, supervisor: int, sock: socket.socket, *, kept: bool) -> None:
+    def adopted(self, supervisor: int, sock: socket.socket) -> None:
         """Go on for an exchange side that died."""
-        self.supervisor, self._sock, self._adopted, self._kept = supervisor, sock, True, kept
+        self.supervisor, self._sock, self._adopted = supervisor, sock, True
         self._code = kept_code.pack()
         tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
         if os.path.isdir(box_folder(self.settings.sandbox_dir, self.work_dir, self.instance)):
             self._offer_sandbox()
 
     def _examine(self, before: bool) -> str:
-        if self._kept:  # also what a supervisor starts for new tasks would be of the other version
+        if kept_code.installed() != kept_code.OWN:  # what the supervisor would start for new tasks is of another version
             return kept_code.TROUBLE
         folders = {"work": self.work_dir}
         if "sandbox" in self.capacity.labels:
