@@ -34,6 +34,15 @@ _WAIT_SECONDS = Histogram(
     registry=registry,
     buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 1, 10, 60, 600),
 )
+_ANSWERED = Total("headway_http_requests", "Requests answered", ["method", "route", "status"], registry=registry)
+_ANSWER_SECONDS = Histogram(
+    "headway_http_request_seconds",
+    "From the request to the beginning of its answer",
+    ["method", "route"],
+    registry=registry,
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10),
+)
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 _PREEMPTED = Total("headway_tasks_preempted", "Tasks that made room for others", ["mode"], registry=registry)
 _DELIVERED = Total("headway_webhook_deliveries", "Tries to deliver a message", ["result"], registry=registry)
 _TOP_K = Gauge("headway_top_k", "Most tasks handed out in one round", registry=registry)
@@ -140,6 +149,23 @@ def node_lost(name: str, tasks: int) -> None:
 
 def exchanged() -> None:
     _EXCHANGES.inc()
+
+
+def answered(method: str, route: str | None, status: int, seconds: float) -> None:
+    """A request to a route, by its pattern: paths hold ids. What no route is for counts together, whatever it asked for."""
+    found = _answers.get((method, route, status // 100)) or _new_answer(method, route, status // 100)
+    found[0].inc()
+    found[1].observe(seconds)
+
+
+_answers: dict[tuple[str, str | None, int], tuple[Total, Histogram]] = {}  # looked up for each request: `labels` takes 2 µs
+
+
+def _new_answer(method: str, route: str | None, hundreds: int) -> tuple[Total, Histogram]:
+    known = {"method": method if method in _METHODS else "other", "route": route or "none"}
+    found = (_ANSWERED.labels(**known, status=f"{hundreds}xx"), _ANSWER_SECONDS.labels(**known))
+    _answers[method, route, hundreds] = found
+    return found
 
 
 def leads(duty: str, yes: bool) -> None:

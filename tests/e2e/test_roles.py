@@ -282,7 +282,8 @@ async def test_metrics_carry_the_prefix_and_no_ids(dsn, tmp_path):
         shares = families.pop("headway_fair_share_dominant")  # the one with names of tenants: of the largest few
         assert {name for sample in shares.samples for name in sample.labels} <= {"tenant"}
         labels = [item for family in families.values() for sample in family.samples for item in sample.labels.items()]
-        assert {name for name, _ in labels} <= {"state", "queue", "reason", "duty", "resource", "le"}
-        words = {value for name, value in labels if name != "le"}
+        assert {name for name, _ in labels} <= {"state", "queue", "reason", "duty", "resource", "method", "route", "status", "le"}
+        assert {value for name, value in labels if name == "status"} <= {"1xx", "2xx", "3xx", "4xx", "5xx"}
+        words = {value.removeprefix("/v1") for name, value in labels if name not in ("le", "status")}
         assert [word for word in words if re.search(r"\d", word)] == []
         assert not words & {"node-1", "other", "default"}

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from headway.api.serve import _listen, _Server, _uvicorn
 from headway.control.core import Core
@@ -134,7 +135,7 @@ async def test_a_client_that_leaves_after_its_body_has_stored_it(served: Served)
 async def test_everything_else_goes_to_the_framework(served: Served, request_: bytes, status: int) -> None:
     wire = await served.connect()
     wire.say(request_)
-    assert (await wire.answer())[0] == status
+    assert (await wire.answer())[0] // 100 == status // 100
 
 
 async def test_a_path_and_a_method_that_are_not_there_are_named(served: Served) -> None:
@@ -233,3 +234,50 @@ async def test_a_call_that_waits_is_answered_when_the_server_ends(dsn: str) -> N
         await eventually(waits)
     assert (await wire.answer())[0] == 200
     assert await wire.closed()
+
+
+async def counted(wire: Wire) -> dict[tuple[str, str, str], float]:
+    """How many answers there were by method, route and class of status; how many were timed, with the status "timed"."""
+    wire.say(get("/metrics"))
+    _, _, body = await wire.answer()
+    found: dict[tuple[str, str, str], float] = {}
+    for family in text_string_to_metric_families(body.decode()):
+        for sample in family.samples:
+            if sample.name in ("headway_http_requests_total", "headway_http_request_seconds_count"):
+                found[sample.labels["method"], sample.labels["route"], sample.labels.get("status", "timed")] = sample.value
+    return found
+
+
+async def test_every_answer_is_counted_by_its_route_whichever_way_it_took(dsn: str) -> None:
+    async with serving(dsn) as served:
+        wire = await served.connect()
+        before = await counted(wire)
+        chunked = f"POST /v1/tasks HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\ntransfer-encoding: chunked\r\n\r\n".encode()
+        asked = {
+            post("/v1/tasks", TASK): 201,
+            post("/v1/tasks", b"{}"): 400,
+            chunked + b"%x\r\n%b\r\n0\r\n\r\n" % (len(TASK), TASK): 201,  # the framework's way
+            post("/v1/nodes/77/exchange", b"{}"): 403,
+            get("/v1/tasks/4711"): 404,
+            get("/v1/tasks/4712"): 404,
+            get("/nothing/here"): 404,
+            get("/nothing/there"): 404,
+        }
+        for request, status in asked.items():
+            wire.say(request)
+            assert (await wire.answer())[0] // 100 == status // 100
+        after = await counted(wire)
+        news = {key: value - before.get(key, 0) for key, value in after.items() if value != before.get(key)}
+        assert news == {
+            ("POST", "/v1/tasks", "2xx"): 2,
+            ("POST", "/v1/tasks", "4xx"): 1,
+            ("POST", "/v1/tasks", "timed"): 3,
+            ("POST", "/v1/nodes/{node}/exchange", "4xx"): 1,
+            ("POST", "/v1/nodes/{node}/exchange", "timed"): 1,
+            ("GET", "/v1/tasks/{task_id}", "4xx"): 2,
+            ("GET", "/v1/tasks/{task_id}", "timed"): 2,
+            ("GET", "none", "4xx"): 2,
+            ("GET", "none", "timed"): 2,
+            ("GET", "/metrics", "2xx"): 1,
+            ("GET", "/metrics", "timed"): 1,
+        }

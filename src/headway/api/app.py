@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 from litestar import Litestar, get
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 from litestar.response import Response
 
+from headway import telemetry
 from headway.api import (
     audit,
     checkpoints,
@@ -48,8 +52,23 @@ async def openapi_json(request: Http) -> Response[bytes]:
     return Response(openapi.document_bytes(), media_type="application/json")
 
 
+class Counted(Litestar):
+    """Counts and times every answer, those too that come before any route is found (J2)."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        began = time.perf_counter()
+
+        async def watched(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                route: str | None = scope.get("path_template")
+                telemetry.answered(str(scope.get("method")), route, message["status"], time.perf_counter() - began)
+            await send(message)
+
+        await super().__call__(scope, receive, watched)
+
+
 def create_app(core: Core) -> Litestar:
-    return Litestar(
+    return Counted(
         route_handlers=[*ROUTES, openapi_json],
         state=State({"core": core}),
         openapi_config=None,

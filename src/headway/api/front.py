@@ -9,6 +9,7 @@ at the token before it reads: a stranger with many connections fills no memory.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,13 +17,15 @@ from typing import Any, cast
 from litestar import Litestar, Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from headway import telemetry
 from headway.api import nodes, problems, tasks
 from headway.errors import HeadwayError
 
 Handler = Callable[..., Awaitable[Response[bytes]]]
 _SUBMIT = cast(Handler, tasks.submit.fn)
 _EXCHANGE = cast(Handler, nodes.exchange.fn)
-_NODE, _CALLS = b"/v1/nodes/", b"/exchange"
+_TASKS, _NODE, _CALLS = b"/v1/tasks", b"/v1/nodes/", b"/exchange"
+_ROUTES = {_SUBMIT: "/v1/tasks", _EXCHANGE: "/v1/nodes/{node}/exchange"}  # as the framework calls them
 LONGEST_NODE = 10  # digits; a longer number is no node, and the framework says so
 LARGEST = 2**20  # bytes of a body that is collected before anybody looks whose it is
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -131,7 +134,7 @@ class Front(HttpToolsProtocol):
         url, headers = self.url, self.headers
         if not self._is_small(headers):
             return None
-        if url == b"/v1/tasks":
+        if url == _TASKS:
             return lambda body: _answer(LeanRequest(self._app, url, headers, body), _SUBMIT)
         if url.startswith(_NODE) and url.endswith(_CALLS):
             number = url[len(_NODE) : -len(_CALLS)]
@@ -151,9 +154,12 @@ class Front(HttpToolsProtocol):
 
 
 async def _answer(request: LeanRequest, handler: Handler, *arguments: int) -> Response[bytes]:
+    began = time.perf_counter()
     try:
-        return await handler(request, *arguments)
+        response = await handler(request, *arguments)
     except HeadwayError as error:
-        return problems.on_headway_error(cast(Any, request), error)
+        response = problems.on_headway_error(cast(Any, request), error)
     except Exception as error:
-        return problems.on_unexpected(cast(Any, request), error)
+        response = problems.on_unexpected(cast(Any, request), error)
+    telemetry.answered("POST", _ROUTES[handler], response.status_code or 200, time.perf_counter() - began)
+    return response
