@@ -84,6 +84,8 @@ async def _adopt(connection: Any) -> None:
     async with connection.transaction():
         await connection.execute(f"set local search_path = {SCHEMA}")
         if await connection.fetchval(_OF_ANOTHER):
+            # All at once: who read on between two parts would pass over the events of the second.
+            log("database.numbering", level="warning", hint="its events come from another PostgreSQL: this may take minutes for millions")
             for statement in _RENUMBER:
                 await connection.execute(statement)
             log("database.restored", hint="its events come from another PostgreSQL: they were numbered anew")
