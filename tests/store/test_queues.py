@@ -159,10 +159,12 @@ async def test_what_was_put_off_at_peak_is_on_record(dsn):
         big = await fill(core, agent, 9, category="urgent")
         for _ in range(3):
             await submit(core, function(resources={"cpus": 1, "memory": 1, "disk": 1}, **LONG))
+        # This one waits for room, not for the end of the peak.
+        await submit(core, function(resources={"cpus": 2, "memory": 1, "disk": 1}, delay_tolerance="1s"))
         await core.planner.run_once()
         await core.outlook.run_once()
         await agent.succeed(big)
-        await agent.orders(3)
+        await agent.orders(4)
         await core.planner.run_once()
         await core.outlook.run_once()
         async with core.database.cold() as connection:

@@ -91,7 +91,7 @@ def stats(
     async def look(server: Server) -> None:
         if shifted:
             peaks = await server.get("/v1/peaks", list[PeakView])
-            terminal.answer(peaks, table=lambda: _peaks(peaks))
+            terminal.answer(peaks, table=lambda: peaks_text(peaks))
             return
         found = await server.get("/v1/stats", Stats)
         terminal.answer(found, table=lambda: stats_text(found))
@@ -194,8 +194,8 @@ def stats_text(found: Stats) -> str:
     return f"{head}\n\n{queues_table(found.queues)}"
 
 
-def _peaks(peaks: list[PeakView]) -> str:
-    from headway.cli.moments import took, when
+def peaks_text(peaks: list[PeakView]) -> str:
+    from headway.cli.moments import now, took, when
 
     if not peaks:
         return "no peak in the last 30 days"
@@ -205,10 +205,11 @@ def _peaks(peaks: list[PeakView]) -> str:
             took(one.began_at, one.ended_at) if one.ended_at else "goes on",
             f"{one.utilisation:.0%}",
             one.held_tasks,
-            f"{one.held_cpus:g} of {one.capacity_cpus:g}",
-            f"{one.held_cpu_seconds / 3600:.1f} h",
+            f"{one.held_cpus:g}",
+            f"{one.held_cpu_seconds / max(((one.ended_at or now()) - one.began_at).total_seconds(), 1.0):.1f}",
+            f"{one.capacity_cpus:g} cpus",
         )
         for one in peaks
     ]
-    header = ("PEAK", "LASTED", "HIGHEST", "TASKS PUT OFF", "CPUS SAVED", "CPU TIME SHIFTED")
+    header = ("PEAK", "LASTED", "HIGHEST", "TASKS PUT OFF", "CPUS SAVED", "ON AVERAGE", "FLEET")
     return table(header, rows, right=header[1:])

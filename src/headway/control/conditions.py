@@ -89,12 +89,12 @@ class Conditions:
     def gate(self, shape: int, tight: bool) -> Gate:
         return self.verdict(shape, tight).gate
 
-    def put_off(self, shape: int) -> bool:
-        """Whether tasks of this shape wait at peak, and only then."""
+    def put_off(self, shape: int) -> Gate:
+        """How tasks of this shape wait at peak and only then: until it ends, until they are due, or not at all (open)."""
         rules = self.definitions.rules.get(shape, _DEFAULT)
         queue = self.definitions.queues.get(rules.queue)
         off, at = (judge(rules, queue, peak=peak, keep=self.pressure.keep, now=self.now).gate for peak in (False, True))
-        return at is not Gate.OPEN and off is not Gate.CLOSED
+        return at if off is not Gate.CLOSED else Gate.OPEN
 
     def placed(self, tight: bool, plan: list[Placed]) -> None:
         """After every round."""

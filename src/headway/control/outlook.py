@@ -22,6 +22,7 @@ from headway.domain.queues import Rules
 from headway.errors import StaleEpoch
 from headway.policy.census import asked, counted
 from headway.policy.fairness import jain
+from headway.policy.placement import Gate
 from headway.store.database import Database
 from headway.store.queries import query
 
@@ -110,6 +111,7 @@ class Outlook:
     _promoted_ids: set[int] = field(default_factory=set)
     _epoch: int = -1
     _seen_at: datetime.datetime | None = None
+    _passed: float = 0.0  # seconds between the last two looks
     _published: tuple[str, float] = ("", 0.0)
     _resting: bool = False  # nothing waits or runs: the planner tells when that changes
 
@@ -159,7 +161,7 @@ class Outlook:
 
     def _average(self, now: datetime.datetime) -> None:
         passed = (now - self._seen_at).total_seconds() if self._seen_at is not None else EVERY_S
-        self._seen_at = now
+        self._seen_at, self._passed = now, max(passed, 0.0)
         fresh = 1 - math.exp(-max(passed, 0.0) / SHARE_S)
         usage, handed = self.planner.board.usage, self.planner.conditions.handed
         for tenant in {*self.shares, *usage.tenants}:
@@ -212,14 +214,15 @@ class Outlook:
         conditions, rooms = self.planner.conditions, self.planner.rooms
         if not conditions.pressure.peak and self.peak is None:
             return
+        passed = self._passed  # since the last look, which a busy machine may take late
         if self.peak is None:
-            self.peak = Episode(now)
+            self.peak, passed = Episode(now), 0.0
         episode = self.peak
         tasks, cpus = self._put_off()
         episode.utilisation = max(episode.utilisation, rooms.utilisation())
         episode.capacity = rooms.capacity[0] / 1000
         episode.held_tasks, episode.held_cpus = max(episode.held_tasks, tasks), max(episode.held_cpus, cpus)
-        episode.held_seconds += cpus * EVERY_S
+        episode.held_seconds += cpus * passed
         ended = None if conditions.pressure.peak else now
         if ended is not None:
             self.peak = None
@@ -234,9 +237,11 @@ class Outlook:
         board, conditions = self.planner.board, self.planner.conditions
         tasks, cpus = 0, 0.0
         for shape, lane in board.lanes.items():
-            if not conditions.put_off(shape):
+            gate = conditions.put_off(shape)
+            if gate is Gate.OPEN:
                 continue
-            waiting = sum(len(board.heads[(tenant, shape)]) for tenant in lane.tenants)
+            heads = [board.heads[(tenant, shape)] for tenant in lane.tenants]
+            waiting = sum(len(head) - (lane.due(head) if gate is Gate.DUE else 0) for head in heads)  # what is due is put off no longer
             tasks += waiting
             cpus += waiting * board.shapes[shape].cpus_milli / 1000
         return tasks, cpus

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from headway.cli import terminal
-from headway.cli.fleet import HIDDEN, stats_text
+from headway.cli.fleet import HIDDEN, peaks_text, stats_text
 from headway.cli.moments import moment, now
 from headway.cli.outcome import work_code
 from headway.cli.progress import EVERY_S, Board, bar, progress_text, task_news, tree_lines, tree_news
 from headway.cli.terminal import fields, paint, table
 from headway.cli.top import Frame, draw
-from headway.wire.views.fleet import Stats
+from headway.wire.views.fleet import PeakView, Stats
 from headway.wire.views.tasks import Page, ProgressView, TaskView
 from headway.wire.views.trees import LevelView, TreeTaskView, TreeView
 
@@ -142,3 +142,12 @@ def test_what_a_tenant_is_not_told_is_not_shown_as_nothing() -> None:
     assert draw(Frame(full, [], Page([])), lines=5).startswith("the database cannot take more: no space\n")
     assert "1 of 2 free" in stats_text(whole)
     assert "1 server   submitted 4/s   finished 2/s" in draw(Frame(whole, [], Page([])), lines=5)
+
+
+def test_a_peak_says_how_many_cpus_it_would_have_taken_more_beside_those_of_the_fleet():
+    began = now() - datetime.timedelta(hours=1)
+    over = PeakView(began, began + datetime.timedelta(seconds=50), 1.0, 2.0, 16, 8.0, 275.0)
+    header, row = peaks_text([over]).splitlines()
+    assert header.split() == ["PEAK", "LASTED", "HIGHEST", "TASKS", "PUT", "OFF", "CPUS", "SAVED", "ON", "AVERAGE", "FLEET"]
+    assert row.split()[-7:] == ["50s", "100%", "16", "8", "5.5", "2", "cpus"]
+    assert peaks_text([]) == "no peak in the last 30 days"

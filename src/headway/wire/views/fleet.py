@@ -53,7 +53,10 @@ class ShareView(msgspec.Struct):
 
 
 class PeakView(msgspec.Struct):
-    """One time of peak, and what was put off: at one moment `held_cpus` more would have been needed to start it all at once."""
+    """One time of peak, and what was put off: at one moment `held_cpus` more would have been needed to start it all at once.
+
+    `held_cpu_seconds` is how many cpus, times how long each was put off: by the length of the peak, the mean of `held_cpus`.
+    """
 
     began_at: datetime.datetime
     ended_at: datetime.datetime | None
