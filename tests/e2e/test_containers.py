@@ -124,6 +124,7 @@ def test_a_container_that_fills_the_disk_is_ended_wherever_it_writes(
     excess = server.error(ref)["excess"]
     assert (excess["what"], excess["allowed"]) == ("disk", 16 * MIB)
     assert excess["used"] > 16 * MIB
+    assert 0 < (server.finished[ref].max_memory or 0) <= SMALL.memory, "not what the engine's client used"
     until(lambda: not containers(agent))
     until(lambda: volumes(engine) <= before)  # those of other tests come and go meanwhile
 

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from headway.agent.containers import why_no_engine
+from headway.agent.hardware import capacity
+
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_it_ends_as_the_engine_s_client_ended(tmp_path: Path, number: signal.Signals) -> None:
@@ -27,3 +30,16 @@ def test_it_ends_as_the_engine_s_client_ended(tmp_path: Path, number: signal.Sig
     finally:
         os.close(nothing)
     assert (done.returncode, done.stderr) == (-number, "")
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_node_offers_containers_only_where_the_daemon_of_its_engine_answers(
+    tmp_path: Path, answers: bool
+) -> None:
+    """The client alone is on many machines, and tasks that were given to them failed."""
+    client = tmp_path / "docker"
+    client.write_text(f"#!/bin/sh\n[ $1 = version ] && {'exit 0' if answers else 'echo Cannot connect to the daemon >&2; exit 1'}\n")
+    client.chmod(0o755)
+    offered = capacity(cpus=1, memory=1, disk=1, labels={}, work_dir=str(tmp_path), engine=str(client)).labels
+    assert offered.get("container") == ("docker" if answers else None)
+    assert ("Cannot connect to the daemon" in why_no_engine([str(client)])) is not answers

@@ -13,6 +13,7 @@ import resource
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 
@@ -30,6 +31,7 @@ from headway.wire.exchange import Order
 
 ENGINES = ("podman", "docker")
 PODMANS_OWN = 32768  # the processes of a user; as root without all rights it cannot set more
+ANSWER_S = 10.0  # for a daemon that is busy
 INSIDE = "/headway"  # where a container finds its input and leaves its result
 _START = "from headway.agent.contain import main; main()"
 _FOLDER = ("HEADWAY_INPUT", "HEADWAY_RESULT", "HEADWAY_CHECKPOINT_DIR", "HEADWAY_SUBTASKS")
@@ -59,6 +61,17 @@ def engine_words(setting: str) -> list[str]:
     words = shlex.split(setting)
     found = shutil.which(words[0]) if words else None
     return [os.path.abspath(found), *words[1:]] if found else []
+
+
+def why_no_engine(words: list[str]) -> str:
+    """Why the engine of this command line runs nothing; empty when it does. A client of Docker is worth nothing without its daemon."""
+    if not words or os.path.basename(words[0]) != "docker":
+        return ""
+    try:
+        asked = subprocess.run([*words, "version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_S, text=True)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return "" if asked.returncode == 0 else asked.stderr.strip()[-300:] or f"it ended with {asked.returncode}"
 
 
 class Containers:

@@ -8,10 +8,11 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from headway.agent.containers import engine_words
+from headway.agent.containers import engine_words, why_no_engine
 from headway.agent.interpreters import found_interpreters
 from headway.agent.warm import runner_labels
 from headway.domain.resources import Capacity
+from headway.logs import log
 
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _CGROUP_CPU = "/sys/fs/cgroup/cpu.max"
@@ -38,10 +39,17 @@ def capacity(
             **found_interpreters(interpreter_cache()),
             **runner_labels(runners),
             **{f"volume/{name}": "yes" for name, folder in volumes.items() if os.path.isdir(folder)},
-            **({"container": os.path.basename(words[0])} if (words := engine_words(engine)) else {}),
+            **_engine_label(engine),
             **labels,
         },
     )
+
+
+def _engine_label(setting: str) -> dict[str, str]:
+    words = engine_words(setting)
+    if why := why_no_engine(words):
+        log("agent.no_containers", level="warning", engine=words[0], reason=why, hint="start its daemon, then the agent again")
+    return {"container": os.path.basename(words[0])} if words and not why else {}
 
 
 def found_labels() -> dict[str, str]:

@@ -25,7 +25,6 @@ app = group("Check the set-up.")
 
 GIB = 2**30
 CLOCK_WARN_S, CLOCK_FAIL_S = 0.5, 5.0
-OPTIONAL_TOOLS = {"podman": "container tasks (or docker)"}
 
 
 @command(
@@ -47,7 +46,7 @@ def doctor(
 
 
 async def _examine(settings: Settings) -> list[Check]:
-    checks = [*_machine(), *_folder(Path(settings.data_dir)), *_tools(), *enforced(settings)]
+    checks = [*_machine(), *_folder(Path(settings.data_dir)), _engine(settings), *enforced(settings)]
     checks += [one async for one in _database(settings)]
     checks += [one async for one in at_the_server(settings)]
     return checks
@@ -84,13 +83,18 @@ def _folder(folder: Path) -> Iterator[Check]:
             yield Check(name, "ok", f"{file} is private")
 
 
-def _tools() -> Iterator[Check]:
-    for tool, purpose in OPTIONAL_TOOLS.items():
-        path = shutil.which(tool) or (shutil.which("docker") if tool == "podman" else None)
-        if path:
-            yield Check(tool, "ok", path)
-        else:
-            yield Check(tool, "warn", "not found", f"optional: install it for {purpose}")
+def _engine(settings: Settings) -> Check:
+    """What an agent with these settings would run containers by."""
+    from headway.agent.containers import engine_words, why_no_engine
+
+    if settings.container_engine == "none":
+        return Check("containers", "ok", "switched off (container_engine)")
+    words = engine_words(settings.container_engine)
+    if not words:
+        return Check("containers", "warn", "neither podman nor docker was found", "optional: install one for container tasks")
+    if why := why_no_engine(words):
+        return Check("containers", "warn", f"{words[0]} has no engine that answers: {why}", "start its daemon, then the agents again")
+    return Check("containers", "ok", " ".join(words))
 
 
 async def _database(settings: Settings) -> AsyncIterator[Check]:
