@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 from collections.abc import Iterator
@@ -43,6 +44,8 @@ def test_a_webhook_made_on_the_command_line_is_told_of_a_failure(up: Upped, clie
     made = webhook(up, "create", "ops", hook.url, "--event", "failed", "--json")
     assert made.returncode == 0, made.stderr
     secret = json.loads(made.stdout)["secret"]
+    stored = asyncio.run(up.fetchval("select secret from headway.webhook where name = 'ops'"))
+    assert str(stored).startswith("sealed:")
     assert webhook(up, "test", "ops").returncode == 0
     [got] = hook.wait(1)
     assert (got.event["type"], got.signed_by(secret)) == ("headway.webhook.test", True)
