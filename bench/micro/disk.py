@@ -1,12 +1,13 @@
 """By how much tasks at full write speed exceed their disk limit, and what the watch costs those who do not (G3).
 
-    python bench/micro/disk.py [--runs 10] [--only "one file" ...] [--level none] [--limit 64] [--beside /other/checkout/src]
+    python bench/micro/disk.py [--runs 10] [--only "one file" ...] [--level none] [--limit 64] [--storm] [--beside /other/checkout/src]
     python bench/micro/disk.py --cost [--runs 10] [--beside /other/checkout/src]
 
 Each run is a task that writes until it is ended; what its folder held then is compared with its limit. "burst" fills all but a thirtieth of
-its limit, rests, and goes on with eight threads. `--cost` takes the time of a task that writes half of its limit and ends, and the CPU time
-of the watch beside fifty tasks that sleep. With `--beside`, runs by the code here and by that of another checkout take turns. At the level
-`container` (only when it is asked for) the task writes into its own layer above an image of one program, with this Python lent by the node.
+its limit, rests, and goes on with eight threads. With `--storm` another task of the agent starts programs meanwhile, 500 at a time.
+`--cost` takes the time of a task that writes half of its limit and ends, and the CPU time of the watch beside fifty tasks that sleep. With
+`--beside`, runs by the code here and by that of another checkout take turns. At the level `container` (only when it is asked for) the task
+writes into its own layer above an image of one program, with this Python lent by the node.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ KINDS = {
     "burst": _BURST,
 }
 HALF = "import os\nfd = os.open('f', 65)\nfor _ in range(LIMIT // 2**21): os.write(fd, bytes(2**20))"
+STORM = ("/bin/sh", "-c", "while :; do for n in $(seq 500); do sleep 1 & done; wait; done")
 Nodes = dict[str, tuple[ScriptedServer, AgentProcess]]
 
 
@@ -74,12 +76,16 @@ def main() -> None:
     asked.add_argument("--level", choices=(*LEVELS, CONTAINER), nargs="+", default=LEVELS)
     asked.add_argument("--limit", type=int, nargs="+", default=[64, 256], help="in MiB")
     asked.add_argument("--beside", metavar="SRC", help="the src folder of another checkout")
+    asked.add_argument("--storm", action="store_true", help="beside a task that starts programs all the time")
     asked.add_argument("--cost", action="store_true")
     options = asked.parse_args()
     with tempfile.TemporaryDirectory() as folder, _nodes(Path(folder), options.beside) as nodes:
         if options.cost:
             _cost(nodes, options.runs)
             return
+        if options.storm:
+            for server, _ in nodes.values():
+                server.order(server.define(command=STORM, resources=Resources(cpus_milli=CPUS, memory=1024 * MIB, disk=64 * MIB)))
         for limit in options.limit:
             for kind in options.only:
                 for level in options.level:
@@ -90,7 +96,8 @@ def main() -> None:
 def _nodes(folder: Path, beside: str | None) -> Iterator[Nodes]:
     """An agent by the code here, and one by the code of another checkout."""
     with ExitStack() as stack:
-        settings = {"container_engine": ENGINE, "volumes": {name: path for name, path in LENT.items() if os.path.isdir(path)}}
+        volumes = {name: path for name, path in LENT.items() if os.path.isdir(path)}
+        settings = {"max_processes": 1000, "container_engine": ENGINE, "volumes": volumes}
         nodes = {"here": stack.enter_context(confining(folder / "here", **settings))}
         if beside:
             os.environ["PYTHONPATH"] = beside

@@ -155,3 +155,25 @@ def test_who_comes_close_to_its_limit_while_a_look_lasts_is_held(folder: Path) -
                 holder.release(watched.hold)
         process.kill()
     assert len(os.sched_getaffinity(0)) > 1
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="on one CPU everything is held")
+def test_who_could_have_reached_its_limit_while_one_of_its_processes_is_waited_for_is_held(folder: Path) -> None:
+    """Asking for the files of a process in the middle of an exec took 440 ms, and the guard would have had to wait with the watch."""
+    holder, answered = Holder(able=True), threading.Event()
+    guard = Guard(lambda watched: None, holder)
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
+        watched = Watched((str(folder),), 64 * MIB, One(process.pid).pids, One(process.pid).threads)
+        guard.begin(watched)
+        asks = threading.Thread(target=guard.asking, args=(lambda pids: int(answered.wait()), watched.pids()))
+        asks.start()
+        try:
+            until(lambda: watched.hold is not None)
+            assert os.sched_getaffinity(process.pid) == {watched.hold.cpu}
+        finally:
+            answered.set()
+            asks.join()
+            guard.end()
+            if watched.hold is not None:
+                holder.release(watched.hold)
+        process.kill()

@@ -108,13 +108,16 @@ def check(watched: Watched, now: float, guard: Guard, holder: Holder) -> float:
     ran = watched.clock()
     # One whose turn to start has not come, or that has ended already, writes nothing: of a burst of small programs these are most.
     if not _sleeps(watched, ran) and (pids := watched.pids()):
+        guard.begin(watched)
         if watched.hold is not None:
             watched.hold.keep()
-        if _is_due(watched, pids, ran, now, guard):
+        due = _is_due(watched, pids, ran, now, guard)
+        if due:
             _look(watched, pids, ran, guard)
-            if watched.used > watched.limit:
-                watched.over = True
-                return LONGEST_S
+        guard.end()
+        if due and watched.used > watched.limit:
+            watched.over = True
+            return LONGEST_S
         _hold_or_release(watched, holder)
     since = time.monotonic()
     watched.ask_at = _pause(watched) + (now if watched.hold is None else since)
@@ -134,28 +137,25 @@ def _is_due(watched: Watched, pids: list[int], ran: float | None, now: float, gu
     if not watched.dear or (now >= watched.look_at and not in_parts):
         return True
     if now >= watched.look_at:
-        _look_at_part(watched, pids, now)
-    watched.grown = max(written(pids) - watched.wrote, 0)
+        _look_at_part(watched, pids, now, guard)
+    watched.grown = max(guard.asking(written, pids) - watched.wrote, 0)
     most = watched.limit * (1 + MARGIN)
     makes = watched.making * _time(watched, ran, now)
     if watched.used + watched.grown + makes <= most or (watched.used + watched.grown <= most and unchanged(watched.seen)):
         return False
     if not watched.seen.whole:
         return True
-    if watched.hold is not None:
-        guard.begin(watched)
     count_new(watched.seen, watched.limit)
-    guard.end()
     _found(watched, watched.seen.total + watched.hidden, ran, now)
     return watched.used + watched.grown > most
 
 
-def _look_at_part(watched: Watched, pids: list[int], now: float) -> None:
+def _look_at_part(watched: Watched, pids: list[int], now: float, guard: Guard) -> None:
     """Of one that is held: whoever keeps a CPU for longer than some 50 ms has to share it, so this is done in parts."""
     if not watched.seen.round:
-        watched.wrote_then = written(pids)
+        watched.wrote_then = guard.asking(written, pids)
     if count_again(watched.seen):
-        watched.wrote, watched.hidden = watched.wrote_then, _nameless(watched, pids)
+        watched.wrote, watched.hidden = watched.wrote_then, _nameless(watched, pids, guard)
         watched.look_at = now + watched.took / PART
     watched.used = watched.seen.total + watched.hidden
 
@@ -185,25 +185,23 @@ def _wait(watched: Watched, now: float) -> float:
 
 def _look(watched: Watched, pids: list[int], ran: float | None, guard: Guard) -> None:
     began, cpu = time.monotonic(), time.thread_time()
-    guard.begin(watched)
     if watched.dear and watched.used + watched.grown > watched.limit:  # it shall not grow while a long look finds out whether it has to end
         guard.stop(watched)
     watched.seen = count(watched.folders, watched.limit)
-    guard.end()
     # Beyond the limit, the rest would only take time, and it goes on writing.
-    watched.hidden = _nameless(watched, pids) if watched.seen.total <= watched.limit else 0
+    watched.hidden = _nameless(watched, pids, guard) if watched.seen.total <= watched.limit else 0
     watched.grown = 0
     _found(watched, watched.seen.total + watched.hidden, ran, began)
     watched.took = time.thread_time() - cpu  # of the CPU: on a busy machine a look may also have to wait
     if watched.dear:
         watched.look_at = time.monotonic() + watched.took / PART
-        watched.wrote = written(pids)
+        watched.wrote = guard.asking(written, pids)
 
 
-def _nameless(watched: Watched, pids: list[int]) -> int:
+def _nameless(watched: Watched, pids: list[int], guard: Guard) -> int:
     """What is known only in part ends nobody."""
-    found = watched.nameless.ask(pids)
-    return watched.nameless.ask_all(pids) if watched.seen.total + found > watched.limit else found
+    found = guard.asking(watched.nameless.ask, pids)
+    return guard.asking(watched.nameless.ask_all, pids) if watched.seen.total + found > watched.limit else found
 
 
 def _found(watched: Watched, used: int, ran: float | None, now: float) -> None:

@@ -6,6 +6,12 @@ seen, in which the others of eight processes wrote a fifth more than they may. S
 away meanwhile. The files that are known are counted: the ones of the last look, and the ones that are open. That is no more than what the
 task has on its disk; when it is above the limit already, nobody has to wait for the list, and when it comes close, it is held. One that is
 held and yet runs is stopped until the look is over.
+
+A look also asks the task's processes for their open files, and has to wait for one that is in the middle of an exec: on a busy machine for
+as long as that one waits for the CPU, 440 ms were seen. A second thread would have to wait too. So it holds the task as soon as that could
+have reached its limit.
+
+All other tasks go on meanwhile: after a moment, somebody else looks at them (`relieve`, disk_rounds).
 """
 
 from __future__ import annotations
@@ -27,29 +33,47 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 0.002  # a look that takes longer waits for somebody, or has many files to count
 HELD_S = 0.0005  # the same, at one that is held
+RELIEF_S = 0.0002  # while others are held, they do not wait longer for a look: they run, and could write more than 1 MiB
 RUNS_S = 0.0005  # one that is held and has used so much of the CPU since a look began runs while it should not
 
 
 class Guard:
-    def __init__(self, over: Callable[[Watched], None], holder: Holder) -> None:
-        """`over` is told of a task above its limit, by this thread, while the other one waits."""
-        self._over, self._holder = over, holder
+    def __init__(
+        self, over: Callable[[Watched], None], holder: Holder, relieve: Callable[[Watched], None] = lambda watched: None
+    ) -> None:
+        """`over` is told of a task above its limit, by this thread, while the other one waits; `relieve` of one that is waited for."""
+        self._over, self._holder, self._relieve = over, holder, relieve
         self._looked_at: Watched | None = None
         self._ran: float | None = None  # what the task had used of the CPU then
         self._stopped: list[int] | None = None  # those that were running when the task was stopped
         self._turn = 0
+        self._asks = False  # the look asks processes, and waits for one perhaps
+        self._away = False  # the guard itself may be waiting for something
+        self._threads = 1
         self._changing = _thread.allocate_lock()  # held by who holds or stops a task, or ends a look
         self._begun = _thread.allocate_lock()
         self._begun.acquire()
-        _thread.start_new_thread(self._run, ())
+        _thread.start_new_thread(self._run, (self._threads,))
 
     def begin(self, watched: Watched) -> None:
         """A look begins."""
+        if self._away:  # it came upon something to wait for during an earlier look: another one takes its place
+            self._away = False
+            self._threads += 1
+            _thread.start_new_thread(self._run, (self._threads,))
         self._turn += 1
         self._ran = watched.clock() if watched.hold is not None else None
         self._looked_at = watched
         if self._begun.locked():
             self._begun.release()
+
+    def asking(self, ask: Callable[[list[int]], int], pids: list[int]) -> int:
+        """What processes answer, as a part of a look."""
+        self._asks = True
+        try:
+            return ask(pids)
+        finally:
+            self._asks = False
 
     def stop(self, watched: Watched) -> None:
         """Stop what is looked at, until the look ends."""
@@ -66,24 +90,46 @@ class Guard:
                 self._stopped = None
                 watched.tell_stopped(False)
 
-    def _run(self) -> None:
-        while True:
+    def _run(self, me: int) -> None:
+        while me == self._threads:
             self._begun.acquire()
-            turn, room = 0, 0
-            while (watched := self._looked_at) is not None:
-                if turn != self._turn:
-                    turn, room = self._turn, watched.room
-                time.sleep(HELD_S if watched.hold is not None else min(PATIENCE_S, max(HELD_S, room / FASTEST)))
-                if self._turn == turn and self._looked_at is watched:
-                    room = self._look_on(watched)
+            if me != self._threads:
+                self._begun.release()  # it was not meant for us
+                return
+            self._look_on_while_it_lasts(me)
 
-    def _look_on(self, watched: Watched) -> int:
+    def _look_on_while_it_lasts(self, me: int) -> None:
+        turn, room, began = 0, 0, 0.0
+        while (watched := self._looked_at) is not None and me == self._threads:
+            waited = 0.0
+            if turn != self._turn:
+                turn, room, began = self._turn, watched.room, time.monotonic()
+                waited = RELIEF_S if self._holder.holds > (watched.hold is not None) else HELD_S
+                time.sleep(waited)
+            self._relieve_of(watched, turn)
+            wait = HELD_S if watched.hold is not None else min(PATIENCE_S, max(HELD_S, room / FASTEST))
+            if self._turn == turn and self._looked_at is watched:
+                time.sleep(max(wait - waited, 0))
+            if self._turn == turn and self._looked_at is watched:
+                self._away = True
+                room = self._look_on(watched, began)
+                if me == self._threads:
+                    self._away = False
+
+    def _relieve_of(self, watched: Watched, turn: int) -> None:
+        with self._changing:
+            if self._turn == turn and self._looked_at is watched:
+                self._relieve(watched)
+
+    def _look_on(self, watched: Watched, began: float) -> int:
         """Returns how much room the task has at most."""
         before = self._ran
         if before is not None and self._stopped is None:
             if (ran := watched.clock()) is None or ran - before <= RUNS_S:
                 return watched.room  # it stands still
             self.stop(watched)
+        if self._asks:
+            return self._look_on_blindly(watched, began)
         if watched.seen.entries > FEW:
             return watched.room  # one by one they take as long as the look
         found, now = at_least(watched), time.monotonic()
@@ -93,6 +139,13 @@ class Guard:
         elif watched.hold is None and watched.is_near(watched.limit - found, fast=watched.is_fast(found, now - watched.looked)):
             self._hold(watched)
         return max(watched.limit - found, 0)
+
+    def _look_on_blindly(self, watched: Watched, began: float) -> int:
+        """By the time alone: whatever we ask its processes, we might have to wait with the look."""
+        room = min(watched.room, watched.limit - watched.seen.total - watched.hidden) - FASTEST * (time.monotonic() - began)
+        if room <= 0 and watched.hold is None:
+            self._hold(watched)
+        return max(int(room), 0)
 
     def _hold(self, watched: Watched) -> None:
         with self._changing:

@@ -64,12 +64,13 @@ class Hold:
 class Holder:
     """Where the watch is, and how many it holds on each CPU."""
 
-    def __init__(self, *, able: bool) -> None:
-        """Able: it goes before everything else on its CPU. Without that, holding a task there would only be in both their way."""
+    def __init__(self, *, able: bool, beside: Holder | None = None) -> None:
+        """Able: it goes before everything else on its CPU. Without that, holding a task there would only be in both their way. `beside`:
+        that of another thread that looks, at tasks of the same watch."""
         self.able = able
         self._watch = _thread.get_native_id()  # the thread that looks: another one may hold a task for it
-        self._usual = os.sched_getaffinity(0)
-        self._count = dict.fromkeys(sorted(self._usual), 0)
+        self._usual = os.sched_getaffinity(0) if beside is None else beside._usual
+        self._count = dict.fromkeys(sorted(self._usual), 0) if beside is None else beside._count
         self._at: int | None = None
 
     def hold(self, threads: Threads) -> Hold:
@@ -87,7 +88,16 @@ class Holder:
     def forget(self, hold: Hold) -> None:
         """Nothing of it lives any more."""
         self._count[hold.cpu] -= 1
-        if not any(self._count.values()):
+        self.catch_up()
+
+    @property
+    def holds(self) -> int:
+        """How many tasks are held."""
+        return sum(self._count.values())
+
+    def catch_up(self) -> None:
+        """When no task is held any more, it need not be anywhere."""
+        if self._at is not None and not self.holds:
             self._at = None
             os.sched_setaffinity(self._watch, self._usual)
 
