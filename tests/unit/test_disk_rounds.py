@@ -63,6 +63,7 @@ def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tasks]:
     watch.start()
     tasks = Tasks(tmp_path, watch)
     yield tasks
+    tasks.wait_for_none_any_more()
     pid = watch.pid
     watch.close()
     os.waitpid(pid, 0)
