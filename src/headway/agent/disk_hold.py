@@ -69,8 +69,8 @@ class Holder:
         that of another thread that looks, at tasks of the same watch."""
         self.able = able
         self._watch = _thread.get_native_id()  # the thread that looks: another one may hold a task for it
-        self._usual = os.sched_getaffinity(0) if beside is None else beside._usual
-        self._count = dict.fromkeys(sorted(self._usual), 0) if beside is None else beside._count
+        self._usual: set[int] = os.sched_getaffinity(0) if beside is None else beside._usual
+        self._count: dict[int, int] = dict.fromkeys(sorted(self._usual), 0) if beside is None else beside._count
         self._at: int | None = None
 
     def hold(self, threads: Threads) -> Hold:
