@@ -328,3 +328,6 @@ async def test_a_tenant_is_removed_by_an_administrator_and_by_nobody_else(place)
     assert (await place.must("GET", f"/v1/tasks/{task['id']}"))["tenant"] == "acme"
     done = [one for one in await place.audit("?action=tenants.delete") if one["result"] == "done"]
     assert [(one["target"], one["tenant"], one["after"]["cancelling"]) for one in done] == [("acme", "acme", 1)]
+    shown = place.cli("audit", "--action", "tenants.delete", "--limit", "1").stdout
+    assert "suspended: no -> yes" in shown
+    assert "weight" not in shown, "only what changed is shown"

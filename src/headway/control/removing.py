@@ -68,7 +68,8 @@ class Removing:
             removed = RemovedTenantView(
                 tenant, name, removed_at, len(live), keys, gone["schedules"], gone["webhooks"], gone["secrets"]
             )
-            await entry.tell(connection, name, tenant=tenant, before=spec_of(before), after=removed)
+            after = {**spec_of(before), "suspended": True, **msgspec.structs.asdict(removed)}
+            await entry.tell(connection, name, tenant=tenant, before=spec_of(before), after=after)
             return removed
 
         removed = await self.database.transact(work)
