@@ -30,7 +30,7 @@ from headway.domain.content import Content
 from headway.domain.resources import Resources
 from tests.support.agents import AgentProcess
 from tests.support.confined import LEVELS, MIB, confining, python
-from tests.support.images import ENGINE, busybox_image
+from tests.support.images import PODMAN, busybox_image
 from tests.support.processes import command_line
 from tests.support.scripted_server import ScriptedServer
 
@@ -97,7 +97,7 @@ def _nodes(folder: Path, beside: str | None) -> Iterator[Nodes]:
     """An agent by the code here, and one by the code of another checkout."""
     with ExitStack() as stack:
         volumes = {name: path for name, path in LENT.items() if os.path.isdir(path)}
-        settings = {"max_processes": 1000, "container_engine": ENGINE, "volumes": volumes}
+        settings = {"max_processes": 1000, "container_engine": PODMAN, "volumes": volumes}
         nodes = {"here": stack.enter_context(confining(folder / "here", **settings))}
         if beside:
             os.environ["PYTHONPATH"] = beside
@@ -123,7 +123,7 @@ def _fields(command: tuple[str, ...], level: str) -> dict[str, Any]:
     if level != CONTAINER:
         return {"command": command, "isolation": "" if level == "none" else level}
     command = (os.path.realpath(command[0]), *command[1:])  # not the link of a virtual environment, which is not lent
-    content = Content(image=busybox_image(), volumes=tuple(name for name, path in LENT.items() if os.path.isdir(path)))
+    content = Content(image=busybox_image(PODMAN), volumes=tuple(name for name, path in LENT.items() if os.path.isdir(path)))
     return {"content": content, "args": command, "isolation": level, "workdir": "/tmp"}
 
 
