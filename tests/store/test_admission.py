@@ -254,3 +254,65 @@ async def test_a_request_that_the_database_refuses_does_not_fail_those_it_is_sto
         assert [name for name, task in asked.items() if task.exception() is not None] == ["poison"]
         assert isinstance(asked["poison"].exception(), HeadwayError)
         assert await connection.fetchval("select count(*) from task") == LANES + 2
+
+
+async def test_what_waits_for_a_task_that_is_there_already_waits_for_that_one(dsn):
+    async with engine(dsn) as core:
+        [there] = (await submit(core, function(name="a", idempotency_key="k"))).ids
+        late = await submit(core, function(name="a", idempotency_key="k"), function(name="b", after=["a"]))
+        assert late.ids[0] == there
+        agent = await ScriptedAgent(core).join()
+        [order] = await agent.orders()
+        assert order.id == there
+        await agent.succeed(order)
+        [order] = await agent.orders()
+        assert order.id == late.ids[1]
+
+
+async def test_what_waits_for_a_task_that_has_ended_already_does_not_wait(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        first = function(name="a", idempotency_key="k")
+        await submit(core, first)
+        await agent.succeed(*await agent.orders())
+        later = (await submit(core, first, function(name="b", after=["a"]))).ids[1]
+        [order] = await agent.orders()
+        assert order.id == later
+        with pytest.raises(Conflict, match="failed"):
+            await submit(core, first, function(name="c", after=[{"task": "a", "when": "failed"}]))
+
+
+async def test_a_list_sent_again_with_one_more_task_keeps_the_edges_it_had(dsn):
+    async with engine(dsn) as core:
+        parts = [function(name="a", idempotency_key="a"), function(name="b", idempotency_key="b", after=["a"])]
+        before = await submit(core, *parts)
+        again = await submit(core, *parts, function(name="c", after=["a", "b"]))
+        assert again.ids[:2] == before.ids
+        agent = await ScriptedAgent(core).join()
+        for task in again.ids:
+            [order] = await agent.orders()
+            assert order.id == task
+            await agent.succeed(order)
+
+
+async def test_a_task_that_is_named_by_its_id_and_by_its_name_is_waited_for_once(dsn):
+    async with engine(dsn) as core:
+        first = function(name="a", idempotency_key="k")
+        [there] = (await submit(core, first)).ids
+        with pytest.raises(InvalidInput, match="one and the same"):
+            await submit(core, first, function(after=["a", {"task": str(there), "when": "failed"}]))
+        later = (await submit(core, first, function(after=["a", str(there)]))).ids[1]
+        agent = await ScriptedAgent(core).join()
+        await agent.succeed(*await agent.orders())
+        [order] = await agent.orders()
+        assert order.id == later
+
+
+async def test_requests_that_are_stored_together_may_wait_for_each_other_by_a_key(dsn):
+    async with engine(dsn) as core:
+        both = [submit(core, function(name="a", idempotency_key="k"), function(name=name, after=["a"])) for name in "bc" * 5]
+        ids = [receipt.ids for receipt in await asyncio.gather(*both)]
+        assert len({each[0] for each in ids}) == 1
+        agent = await ScriptedAgent(core, cpus=20).join()
+        await agent.succeed(*await agent.orders())
+        assert {order.id for order in await agent.orders(10)} == {each[1] for each in ids}

@@ -88,7 +88,7 @@ class Admission:
                 return Receipt(known, [False] * len(known), State.READY, 0)
             raise
         done = asyncio.get_running_loop().create_future()
-        request = Request(tenant, drafts, tree, done, strict, parent=parent, asked=drafts)
+        request = Request(tenant, drafts, tree, done, strict, parent=parent)
         if key is not None:
             request.key, request.key_hash = key
         if allowance is not None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from headway.control import bounded_waiting, subtasks
 from headway.control.bus import by_group
 from headway.control.definitions import Interned
-from headway.control.draft import Draft
+from headway.control.draft import Draft, apart
 from headway.control.subtasks import Parent
 from headway.domain.graph import levels, levels_in_order
 from headway.domain.lifecycle import State
@@ -59,7 +59,10 @@ class Request:
     state: int = State.READY
     start_by_us: int = 0
     parent: Parent | None = None  # the running task that submits
-    asked: Sequence[Draft] = ()  # of a parent: its drafts, before some of them turn out to be there already
+    asked: Sequence[Draft] = field(init=False)  # its drafts, before some of them turn out to be there already
+
+    def __post_init__(self) -> None:
+        self.asked = self.drafts
 
 
 class _Kind(NamedTuple):
@@ -96,8 +99,9 @@ class Batch:
         for request in self.requests:
             request.error = request.twin = None
             request.ids, request.tree = list(request.fresh_ids), request.fresh_tree
+            request.drafts = request.asked
             if request.parent is not None:
-                request.drafts, request.tree = request.asked, None
+                request.tree = None
             request.created = [True] * len(request.drafts)
 
     @property
@@ -233,6 +237,7 @@ async def store_batch(connection: Connection, batch: Batch) -> None:
     """Everything of the batch in the caller's transaction."""
     batch.reset()
     await _claim_keys(connection, batch)
+    _part(batch)
     tasks: list[bytes] = []
     edges: list[bytes] = []
     for request in batch.requests:
@@ -339,6 +344,22 @@ async def _claim_keys(connection: Connection, batch: Batch) -> None:
         elif request.tree == request.fresh_tree:
             request.ids[position] = first["task"]
             request.created[position] = False
+
+
+def _part(batch: Batch) -> None:
+    """Requests of which some tasks are there already lose the edges that those have, and wait for them as for any stored task."""
+    fresh: set[int] = set()
+    for request in batch.requests:
+        if request.parent is not None or request.error is not None or False not in request.created or True not in request.created:
+            continue
+        try:
+            request.drafts = apart(request.drafts, request.ids, request.created)
+        except HeadwayError as error:
+            request.error = error
+            continue
+        fresh = fresh or {task for each in batch.requests for task in each.fresh_ids}
+        if any(upstream in fresh for draft in request.drafts for upstream, _ in draft.existing):
+            raise Conflict("a task of this request waits for one that another request is about to store")  # each is then stored alone
 
 
 async def _give_back(connection: Connection, batch: Batch, request: Request, tree: int) -> None:

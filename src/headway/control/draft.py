@@ -51,6 +51,34 @@ class Draft:
         return 200 + len(self.input) + 64 * len(self.local)
 
 
+def apart(drafts: Sequence[Draft], ids: Sequence[int], created: Sequence[bool]) -> list[Draft]:
+    """Some of them are there already, by their keys: those have their edges, and what waits for one of them waits for a stored task."""
+    new = {task: position for position, task in enumerate(ids) if created[position]}
+    found = []
+    for position, draft in enumerate(drafts):
+        mine = copy(draft)
+        mine.local, mine.existing = (), ()
+        if created[position]:
+            edges = _once([*((ids[up], when) for up, when in draft.local), *draft.existing])
+            mine.local = [(new[up], when) for up, when in edges if up in new]
+            mine.existing = [(up, when) for up, when in edges if up not in new]
+        found.append(mine)
+    return found
+
+
+def _once(edges: Sequence[tuple[int, When]]) -> list[tuple[int, When]]:
+    """Two names that turn out to be one task by its key are one edge."""
+    known: dict[int, When] = {}
+    for upstream, when in edges:
+        if known.setdefault(upstream, when) is not when:
+            raise InvalidInput(
+                f"after: two of the tasks it names are one and the same, task {upstream}, which cannot end in two ways",
+                field="after",
+                hint="give the other task an idempotency key of its own",
+            )
+    return list(known.items())
+
+
 class _Inputs(msgspec.Struct, forbid_unknown_fields=True):
     """The same task over these inputs."""
 

@@ -7,7 +7,6 @@ submitted twice, however often the parent, its node or a server dies in between.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ import msgspec
 
 from headway.control import levels
 from headway.control.definitions import Definitions, Interned
-from headway.control.draft import Draft
+from headway.control.draft import Draft, apart
 from headway.control.settle import Effects
 from headway.domain.beneath import beneath
 from headway.domain.lifecycle import Outcome, State
@@ -82,7 +81,7 @@ async def admit(connection: Connection, parent: Parent, drafts: Sequence[Draft],
     if not new:
         return admitted
     if new < len(drafts):
-        admitted.drafts = _apart(drafts, admitted)
+        admitted.drafts = apart(drafts, admitted.ids, admitted.created)
     if row["tree"] is not None:
         admitted.tree = row["tree"]
         level = max((row["level"] or 0) - 1, 0)
@@ -128,17 +127,6 @@ async def _claim(connection: Connection, parent: Parent, drafts: Sequence[Draft]
 def _columns(keys: dict[str, int], drafts: Sequence[Draft], admitted: Admitted) -> tuple[list[int], list[str], list[bytes]]:
     positions = keys.values()
     return [admitted.ids[p] for p in positions], list(keys), [drafts[p].key_hash for p in positions]
-
-
-def _apart(drafts: Sequence[Draft], admitted: Admitted) -> list[Draft]:
-    """Some of them are there already: what waits for one of those waits for a stored task."""
-    found = []
-    for draft in drafts:
-        mine = copy(draft)
-        mine.local = [(up, when) for up, when in draft.local if admitted.created[up]]
-        mine.existing = [*draft.existing, *((admitted.ids[up], when) for up, when in draft.local if not admitted.created[up])]
-        found.append(mine)
-    return found
 
 
 async def failed(connection: Connection, parents: list[int]) -> None:
