@@ -398,7 +398,7 @@ _EXPECTED = {
     "duration": 'a duration (seconds, or "90s", "10m")',
     "size": 'a size (bytes, or "512MiB")',
     "urls": "http://HOST:PORT or https://HOST:PORT",
-    "path": "a folder",
+    "path": "a path",
     "paths": f"folders separated by {os.pathsep!r}, or a list of them",
     "labels": "labels as k=v,k=v, or a table of them",
     "words": "words separated by commas, or a list of them",

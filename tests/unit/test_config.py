@@ -88,7 +88,7 @@ def test_the_data_folder_follows_the_environment() -> None:
         ("[agent]\ncpus = nan\n", 2, ["cpus is nan"]),
         ("log_format = 'jsno'\n", 1, ["text or json", "did you mean 'json'?"]),
         ("[agent]\nlabels = 'gpu'\n", 2, ["labels as k=v"]),
-        ("data_dir = 3\n", 1, ["a folder"]),
+        ("data_dir = 3\n", 1, ["a path"]),
     ],
 )
 def test_a_mistake_in_the_file_is_named_with_its_line(file: Path, text: str, line: int, words: list[str]) -> None:
