@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import asyncpg
 import msgspec
 import pytest
 
+from headway.control import batch
 from headway.control.lanes import LANES
 from headway.domain.lifecycle import State
 from headway.domain.spec import TaskSpec
@@ -306,6 +308,28 @@ async def test_a_task_that_is_named_by_its_id_and_by_its_name_is_waited_for_once
         await agent.succeed(*await agent.orders())
         [order] = await agent.orders()
         assert order.id == later
+
+
+async def test_a_list_of_which_a_part_is_there_is_stored_rightly_when_postgresql_wants_it_again(dsn, monkeypatch):
+    async with engine(dsn) as core:
+        first = function(name="a", idempotency_key="k")
+        [there] = (await submit(core, first)).ids
+        tries, stored = [], batch.copy_edges
+
+        async def deadlocked_once(connection, rows):
+            tries.append(len(rows))
+            await stored(connection, rows)
+            if len(tries) == 1:
+                raise asyncpg.DeadlockDetectedError("by the test")
+
+        monkeypatch.setattr(batch, "copy_edges", deadlocked_once)
+        again = await submit(core, first, function(name="b", after=["a"]), function(name="c", after=["b"]))
+        assert (tries, again.ids[0]) == ([2, 2], there)
+        agent = await ScriptedAgent(core).join()
+        for task in again.ids:
+            [order] = await agent.orders()
+            assert order.id == task
+            await agent.succeed(order)
 
 
 async def test_requests_that_are_stored_together_may_wait_for_each_other_by_a_key(dsn):

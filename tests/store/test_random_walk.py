@@ -18,7 +18,7 @@ from headway.control.core import Core
 from headway.domain.lifecycle import Outcome, State
 from headway.errors import HeadwayError
 from headway.wire.exchange import Notice, Order, Orders
-from tests.support.engine import ScriptedAgent, done, function
+from tests.support.engine import ScriptedAgent, cut_off, done, function
 from tests.support.ordering import tenant
 from tests.support.waiting import eventually
 
@@ -239,14 +239,6 @@ async def started(dsn: str, holder: str) -> Core:
     core = Core(settings, dsn, holder)
     await core.start()
     return core
-
-
-async def cut_off(core: Core) -> None:
-    """As a kill: nothing is handed on, and no transaction ends."""
-    for task in core._tasks:
-        task.cancel()
-    await asyncio.gather(*core._tasks, return_exceptions=True)
-    await core.database.close()
 
 
 HOMES = """

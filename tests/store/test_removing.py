@@ -17,8 +17,9 @@ from headway.domain.schedule import Scheduled
 from headway.domain.spec import TaskSpec
 from headway.domain.tenant import SubscriptionSpec
 from headway.errors import Conflict, Forbidden, NotFound, Unauthorized
+from headway.wire.exchange import Order
 from headway.wire.views.tenants import RemovedTenantView
-from tests.support.engine import ScriptedAgent, engine, function, listening, state_of, submit
+from tests.support.engine import ScriptedAgent, cut_off, done, end_loops, engine, function, listening, state_of, submit
 from tests.support.waiting import eventually
 
 
@@ -114,6 +115,32 @@ async def test_what_a_server_took_in_before_it_had_heard_is_cancelled(dsn):
         (late,) = (await submit(core, function(), tenant=number)).ids
         core.bus.tenants()
         await eventually(lambda: is_in(core, late, State.CANCELLED))
+
+
+async def test_a_server_that_dies_right_after_a_removal_leaves_the_rest_to_another(dsn):
+    async with engine(dsn, holder="one", duty_lease_s=1.0, lost_s=120.0) as one:
+        number = await tenant(one)
+        agent = await ScriptedAgent(one).join()
+        (held,) = (await submit(one, function(), tenant=number)).ids
+        [order] = await agent.orders()
+        (waiting,) = (await submit(one, function(at=4_000_000_000), tenant=number)).ids
+        await end_loops(one)
+        await remove(one, cancel=True)
+        assert await state_of(one, waiting) == State.SCHEDULED
+        await cut_off(one)
+        async with engine(dsn, holder="two", duty_lease_s=1.0, lost_s=120.0) as two:
+            agent.core = two
+            await eventually(lambda: told_to_cancel(agent, order))
+            await eventually(lambda: is_in(two, waiting, State.CANCELLED))
+            await agent.say(finished=[done(order, outcome=Outcome.CANCELLED)])
+            assert await state_of(two, held) == State.CANCELLED
+            with pytest.raises(Forbidden):
+                await submit(two, function(), tenant=number)
+
+
+async def told_to_cancel(agent: ScriptedAgent, order: Order) -> bool:
+    told = await agent.say(heartbeat=True, held=[(order.id, order.attempt)], wait_s=1.0)
+    return order.id in [cancel.id for cancel in told.cancels]
 
 
 async def test_a_dead_letter_of_a_removed_tenant_is_not_sent_again_and_goes_with_its_history(dsn, monkeypatch):

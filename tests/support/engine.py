@@ -34,6 +34,19 @@ async def engine(dsn: str, *, holder: str = "test", **settings: Any) -> AsyncIte
         await core.stop()
 
 
+async def cut_off(core: Core) -> None:
+    """As a kill: nothing is handed on, and no transaction ends."""
+    await end_loops(core)
+    await core.database.close()
+
+
+async def end_loops(core: Core) -> None:
+    """It still answers, and does nothing of its own accord any more."""
+    for task in core._tasks:
+        task.cancel()
+    await asyncio.gather(*core._tasks, return_exceptions=True)
+
+
 async def submit(core: Core, *specs: dict[str, Any], tenant: int = 1, tree: str | None = None) -> Receipt:
     """Store specs as a client's request would."""
     body = msgspec.json.encode(list(specs))
