@@ -251,6 +251,8 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="write what was recorded into this folder")
     parser.add_argument("--replay", type=Path, nargs="*", help="compare these recordings")
     asked = parser.parse_args()
+    if asked.keep:
+        asked.keep.mkdir(parents=True, exist_ok=True)
     recordings = [msgspec.json.decode(path.read_bytes(), type=Recording) for path in asked.replay or ()]
     for seed in map(int, asked.seeds.split(",") if not recordings else ()):
         found = asyncio.run(record(minutes=asked.minutes, load=asked.load, cpus=asked.cpus, mean_s=asked.mean, seed=seed))

@@ -111,6 +111,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     labels: Annotated[dict[str, str], Option("agent", "Labels of this node.", unit="labels")] = {}
     paths: Annotated[list[str], Option("agent", "Folders to import functions from.", unit="paths")] = []
     work_dir: Annotated[str | None, Option("agent", "Folder for tasks; inside the data folder when not set.", unit="path")] = None
+    look_s: Annotated[float, _duration("agent", "How often to look which languages, volumes and engines are here.", low=0.1)] = 60.0
     drain_s: Annotated[float, _duration("agent", "How long a stopping agent waits for running tasks.")] = 30.0
     runner_tasks: Annotated[int, Option("agent", "A runner is replaced after so many tasks.", low=1, high=_COUNT)] = 1_000_000
     runner_growth: Annotated[int, _size("agent", "A runner is replaced when it grew by so much.", low=MIB)] = 256 * MIB

@@ -1,10 +1,12 @@
-"""One name, one machine: whose tasks a registration takes (I1 F2)."""
+"""One name, one machine: whose tasks a registration takes (I1 F2), and what it changes of a node that is there (H1)."""
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from headway.errors import Conflict
+from headway.domain.resources import Capacity
+from headway.errors import Conflict, HeadwayError
 from tests.support.engine import ScriptedAgent, engine, submit
 from tests.support.waiting import eventually
 
@@ -38,3 +40,26 @@ async def test_another_machine_may_have_the_name_once_the_first_is_lost(dsn):
                 return None
 
         assert await eventually(joined) == first.id
+
+
+async def test_a_node_that_offers_something_new_keeps_its_tasks_and_gets_what_needs_that(dsn):
+    async with engine(dsn, holder="one") as one, engine(dsn, holder="two") as two:
+        agent = await ScriptedAgent(one).join()
+        await submit(one, {"command": ["true"]})
+        (held,) = await agent.orders()
+        needs = {"command": ["julia"], "resources": {"labels": {"interpreter/julia": "1"}}}
+        with pytest.raises(HeadwayError, match="interpreter/julia"):
+            await submit(one, needs)
+        await agent.say(heartbeat=True, trouble="has a full disk")
+        agent.capacity = with_label(agent.capacity, "interpreter/julia", "1")
+        await agent.join()
+        assert one.fleet.nodes[agent.id].trouble == "has a full disk"
+        (waiting,) = (await eventually(lambda: submit(two, needs), away=(HeadwayError,))).ids
+        assert not (await agent.say(heartbeat=True, held=[(held.id, held.attempt)])).lost
+        await agent.succeed(held)
+        (order,) = await agent.orders()
+        assert order.id == waiting
+
+
+def with_label(capacity: Capacity, name: str, value: str) -> Capacity:
+    return msgspec.structs.replace(capacity, labels={**capacity.labels, name: value})

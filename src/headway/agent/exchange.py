@@ -20,6 +20,7 @@ from headway.agent.link import Answer, Ask, Drain, Lease, Lost, NewBoot, Part, R
 from headway.agent.link_async import Link
 from headway.agent.reports import compose
 from headway.agent.servers import BACKOFF_S, Servers
+from headway.domain.resources import Capacity
 from headway.errors import Unauthorized, VersionMismatch
 from headway.version import VERSION
 from headway.wire import PROTOCOL
@@ -98,6 +99,7 @@ class ExchangeSide:
         self._states: dict[int, asyncio.Future[State]] = {}
         self._boot_changed = asyncio.Event()
         self._leased = asyncio.Event()
+        self._registering = asyncio.Lock()  # one after another: a boot must not come after its successor
 
     # --- from the supervisor
 
@@ -122,13 +124,21 @@ class ExchangeSide:
         """Serve one supervisor for as long as it lives."""
         while True:
             await self._wait_for_boot()
-            await self._register()
+            async with self._registering:
+                await self._register()
             try:
                 async with asyncio.TaskGroup() as group:
                     for conversation in (self._poll, self._report, self._report, self._beat, self._until_new_boot):
                         group.create_task(conversation())
             except* Refused as refused:
                 self.log("agent.registers_again", reason=str(refused.exceptions[0]))
+
+    async def offer(self, capacity: Capacity) -> None:
+        """This machine can run other things than before. The servers hear it now, or when a boot is registered."""
+        self.register = msgspec.structs.replace(self.register, capacity=capacity)
+        async with self._registering:
+            if self._leased.is_set():
+                await self._register()
 
     async def drain(self) -> None:
         """Take nothing new and give back what has not begun. The servers hear of it first: for as long as they do not know, each order

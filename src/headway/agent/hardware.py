@@ -12,7 +12,6 @@ from headway.agent.containers import engine_words, why_no_engine
 from headway.agent.interpreters import found_interpreters
 from headway.agent.warm import runner_labels
 from headway.domain.resources import Capacity
-from headway.logs import log
 
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _CGROUP_CPU = "/sys/fs/cgroup/cpu.max"
@@ -29,27 +28,27 @@ def capacity(
     runners: Mapping[str, str] = {},
     engine: str = "none",
 ) -> Capacity:
-    """Settings win over what was found. What the tasks of a language, a volume or an image need are labels like any other."""
+    """Settings win over what was found."""
     return Capacity(
         cpus_milli=round((_cpus() if cpus is None else cpus) * 1000),
         memory=_memory() if memory is None else memory,
         disk=shutil.disk_usage(work_dir).free if disk is None else disk,
-        labels={
-            **found_labels(),
-            **found_interpreters(interpreter_cache()),
-            **runner_labels(runners),
-            **{f"volume/{name}": "yes" for name, folder in volumes.items() if os.path.isdir(folder)},
-            **_engine_label(engine),
-            **labels,
-        },
+        labels=offered_labels(labels, volumes, runners, engine_words(engine)),
     )
 
 
-def _engine_label(setting: str) -> dict[str, str]:
-    words = engine_words(setting)
-    if why := why_no_engine(words):
-        log("agent.no_containers", level="warning", engine=words[0], reason=why, hint="start its daemon, then the agent again")
-    return {"container": os.path.basename(words[0])} if words and not why else {}
+def offered_labels(
+    labels: Mapping[str, str], volumes: Mapping[str, str], runners: Mapping[str, str], engine: list[str]
+) -> dict[str, str]:
+    """What can be run here now. What the tasks of a language, a volume or an image need are labels like any other; settings win."""
+    return {
+        **found_labels(),
+        **found_interpreters(interpreter_cache()),
+        **runner_labels(runners),
+        **{f"volume/{name}": "yes" for name, folder in volumes.items() if os.path.isdir(folder)},
+        **({"container": os.path.basename(engine[0])} if engine and not why_no_engine(engine) else {}),
+        **labels,
+    }
 
 
 def found_labels() -> dict[str, str]:

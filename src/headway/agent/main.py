@@ -25,6 +25,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -32,11 +33,13 @@ import uvloop
 
 from headway.agent import forsaken, health, kept_code, tree
 from headway.agent.clock import boottime
+from headway.agent.containers import engine_words, why_no_engine
 from headway.agent.exchange import ExchangeSide
-from headway.agent.hardware import capacity
+from headway.agent.hardware import capacity, offered_labels
 from headway.agent.kept_code import CODE_FD
 from headway.agent.link import LINK_FD, Adopt, EndAll, Quit, Setup
 from headway.agent.link_async import Link
+from headway.agent.noticing import notice
 from headway.agent.places import box_folder, why_no_sandbox
 from headway.agent.preparations import PASSED_ON as BUILD_ENVIRONMENT
 from headway.agent.process import INHERITED
@@ -101,6 +104,7 @@ class Agent:
         key = f"{self.work_dir}\0{settings.node_name}".encode()
         self.instance = hashlib.blake2b(key, digest_size=8).hexdigest()
         self.capacity = _capacity(settings, self.work_dir)
+        self.engine = engine_words(settings.container_engine)  # as the supervisor finds it
         self.supervisor = 0
         self._sock: socket.socket | None = None
         self._adopted = False
@@ -130,10 +134,22 @@ class Agent:
             self._offer_sandbox()
         else:
             log("agent.no_sandbox", why=why)
+        if self.engine and "container" not in self.capacity.labels:
+            log("agent.no_containers", level="warning", engine=self.engine[0], reason=why_no_engine(self.engine), hint="start its daemon")
         tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)  # only now: what the trial of a sandbox leaves is not for us to wait for
 
     def _offer_sandbox(self) -> None:
         self.capacity = msgspec.structs.replace(self.capacity, labels={"sandbox": "yes", **self.capacity.labels})
+
+    def _offered(self) -> dict[str, str]:
+        """As capacity.labels, found anew."""
+        kept = {name: value for name, value in self.capacity.labels.items() if name == "sandbox"}
+        settings = self.settings
+        return {**kept, **offered_labels(settings.labels, settings.volumes, settings.runners, self.engine)}
+
+    async def _offer(self, side: ExchangeSide, labels: dict[str, str]) -> None:
+        self.capacity = msgspec.structs.replace(self.capacity, labels=labels)
+        await side.offer(self.capacity)
 
     def adopted(self, supervisor: int, sock: socket.socket) -> None:
         """Go on for an exchange side that died."""
@@ -237,11 +253,12 @@ class Agent:
         dead = asyncio.create_task(link.ended.wait())
         frozen = asyncio.create_task(_frozen(side))
         forsaken = asyncio.create_task(_forsaken(side) if self._adopted else asyncio.Event().wait())
-        everything: tuple[asyncio.Task[Any], ...] = (serving, stopping, dead, frozen, forsaken)
-        done, _ = await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
-        for task in everything:
+        noticing = asyncio.create_task(notice(self.settings.look_s, self.capacity.labels, self._offered, partial(self._offer, side)))
+        decisive: tuple[asyncio.Task[Any], ...] = (serving, stopping, dead, frozen, forsaken)
+        done, _ = await asyncio.wait(decisive, return_when=asyncio.FIRST_COMPLETED)
+        for task in (*decisive, noticing):
             task.cancel()
-        await asyncio.gather(*everything, return_exceptions=True)
+        await asyncio.gather(*decisive, noticing, return_exceptions=True)
         if serving in done:
             await self._quit(link)
             return _failed(serving.exception())

@@ -93,7 +93,7 @@ def _engine(settings: Settings) -> Check:
     if not words:
         return Check("containers", "warn", "neither podman nor docker was found", "optional: install one for container tasks")
     if why := why_no_engine(words):
-        return Check("containers", "warn", f"{words[0]} has no engine that answers: {why}", "start its daemon, then the agents again")
+        return Check("containers", "warn", f"{words[0]} has no engine that answers: {why}", "start its daemon: agents see it soon")
     return Check("containers", "ok", " ".join(words))
 
 
