@@ -154,7 +154,7 @@ def test_runners_that_die_before_they_are_ready_are_told_once_though_several_wer
     assert len(runners) == 3
     told = [i for runner in runners for i in machine.handle(RunnerEnded(runner, 0, 0, "died", 0.1))]
     assert [i.finished.id for i in told if isinstance(i, TellFinished)] == [1, 2, 3]
-    assert not [i for i in told if isinstance(i, StartRunner)]
+    assert len([i for i in told if isinstance(i, StartRunner)]) == 1, "after the first, who may have been killed"
 
 
 def test_what_was_beside_one_that_cannot_be_started_goes_out_again_without_it() -> None:

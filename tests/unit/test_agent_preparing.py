@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headway.agent.machine import Machine
 from headway.agent.signals import (
     DrainAsked,
@@ -14,13 +16,14 @@ from headway.agent.signals import (
     Spawn,
     StartRunner,
     TellFinished,
+    TellNotices,
     TellReturned,
 )
 from headway.domain.content import Content
 from headway.domain.lifecycle import Outcome
 from headway.domain.resources import Resources
 from headway.domain.task import Definition
-from headway.wire.exchange import Cancel, Order
+from headway.wire.exchange import Cancel, Control, Order
 
 ROOM = (2000, 1000, 0, 0, 0, 0)
 NEED = Resources(cpus_milli=2000, memory=100)
@@ -98,6 +101,16 @@ def test_cancelling_draining_and_fencing_reach_orders_in_preparation() -> None:
     assert brain.held() == []
 
 
+@pytest.mark.parametrize("word", ["pause", "yield"])
+def test_an_order_in_preparation_that_is_paused_or_makes_room_goes_back(word: str) -> None:
+    brain = machine()
+    brain.handle(arrived(order(1), order(2)))
+    out = brain.handle(OrdersArrived([], {}, [], 0.0, [Control(1, 1, 1, word)]))
+    assert of(TellReturned, out) == [TellReturned([(1, 1)])]
+    assert [notice.kind for i in out if isinstance(i, TellNotices) for notice in i.notices] == ["returned"]
+    assert brain.held() == [(2, 1)]
+
+
 def test_a_higher_attempt_replaces_one_that_is_being_prepared() -> None:
     brain = machine()
     brain.handle(arrived(order(1)))
@@ -107,11 +120,16 @@ def test_a_higher_attempt_replaces_one_that_is_being_prepared() -> None:
     assert [(i.order.id, i.order.attempt) for i in out if isinstance(i, Spawn)] == [(1, 2)]
 
 
-def test_a_runner_that_dies_before_it_is_ready_is_not_tried_for_ever() -> None:
+def test_runners_that_die_before_they_are_ready_are_not_tried_for_ever() -> None:
+    """One alone may have been killed, by somebody or for want of memory."""
     brain = machine()
     (start,) = of(StartRunner, brain.handle(arrived(order(1, definition=3), order(2, definition=3))))
     assert isinstance(start, StartRunner)
     assert (start.kind, start.definition) == ("node", 3)
-    out = brain.handle(RunnerEnded(start.runner, 0, 0, "it is broken", 1.0))
+    out = brain.handle(RunnerEnded(start.runner, 0, 0, "it was killed", 1.0))
+    assert outcomes(out) == []
+    (again,) = of(StartRunner, out)
+    assert isinstance(again, StartRunner)
+    out = brain.handle(RunnerEnded(again.runner, 0, 0, "it is broken", 1.0))
     assert outcomes(out) == [(1, Outcome.NOT_STARTABLE), (2, Outcome.NOT_STARTABLE)]
     assert of(StartRunner, out) == []

@@ -13,8 +13,10 @@ from headway.agent.signals import (
     EndRunner,
     Fenced,
     Freeze,
+    Instruction,
     ProcessEnded,
     RunnerDid,
+    RunnerEnded,
     RunnerGaveBack,
     RunnerReady,
     SignalProcess,
@@ -94,6 +96,29 @@ def test_a_function_is_frozen_with_its_runner_after_the_rest_of_the_batch_came_b
     assert any(isinstance(i, EndRunner) for i in machine.handle(Tick(1002.0, {1: (2, 0.2)})))
 
 
+def test_a_pause_that_waits_for_a_runner_is_decided_when_that_runner_dies() -> None:
+    """Nobody else would: the runner was asked what it had not begun, and a repeat of the control is not looked at."""
+    machine = new_machine()
+    machine.handle(arrived(order(100, 3)))
+    machine.handle(RunnerReady(1, 0.0))
+    machine.handle(RunnerDid(1, 1, 0.0001, 0.0001, False, 0.1))
+    machine.handle(arrived(*(order(n, 3) for n in range(1, 4)), now=0.2))
+    assert answers(steer(machine, Control(1, 1, 1, "pause"), Control(2, 3, 1, "pause"), now=0.3)) == []
+    out = list(machine.handle(RunnerEnded(1, 2, 0, "killed", 0.4)))  # in the middle of task 1
+    assert answers(out) == ["gone", "returned"]
+    assert [i.refs for i in out if isinstance(i, TellReturned)] == [[(3, 1)]]
+
+
+def test_two_pauses_that_wait_for_a_runner_are_both_answered() -> None:
+    machine = new_machine()
+    machine.handle(arrived(order(100, 3)))
+    machine.handle(RunnerReady(1, 0.0))
+    machine.handle(RunnerDid(1, 1, 0.0001, 0.0001, False, 0.1))
+    machine.handle(arrived(order(1, 3), order(2, 3), now=0.2))
+    assert answers(steer(machine, Control(1, 1, 1, "pause"), Control(2, 1, 1, "pause"), now=0.3)) == []
+    assert answers(list(machine.handle(RunnerGaveBack(1, 1, 0.4)))) == ["paused", "paused"]
+
+
 def test_what_has_not_begun_goes_back_instead_of_being_frozen() -> None:
     machine = new_machine()
     machine.handle(arrived(order(1, 2), order(2, 2)))
@@ -152,31 +177,30 @@ class Steered(Promises):
         self.number = 0
         self.frozen: set[int] = set()
         self.answered: dict[int, int] = {}
-
-    def do(self, stimulus: Stimulus) -> None:
+        self.before_fence = 0  # the last control before the last fence
         handle = self.machine.handle
 
-        def watched(of: Stimulus) -> list[object]:
-            out = list(handle(of))
-            for i in out:
-                if isinstance(i, Freeze):
-                    assert i.id not in self.frozen
-                    self.frozen.add(i.id)
-                elif isinstance(i, Thaw):
-                    self.frozen.discard(i.id)
-                elif isinstance(i, TellNotices):
-                    for notice in i.notices:
-                        if notice.number:
-                            self.answered[notice.number] = self.answered.get(notice.number, 0) + 1
+        def watched(stimulus: Stimulus) -> list[Instruction]:
+            out = handle(stimulus)
+            self.watch(out)
+            if isinstance(stimulus, Fenced):
+                self.frozen.clear()
+                self.before_fence = self.number
             return out
 
-        self.machine.handle = watched  # type: ignore[assignment,method-assign]
-        try:
-            super().do(stimulus)
-        finally:
-            self.machine.handle = handle  # type: ignore[method-assign]
-        if isinstance(stimulus, Fenced):
-            self.frozen.clear()
+        self.machine.handle = watched  # type: ignore[method-assign]
+
+    def watch(self, out: list[Instruction]) -> None:
+        for i in out:
+            if isinstance(i, Freeze):
+                assert i.id not in self.frozen
+                self.frozen.add(i.id)
+            elif isinstance(i, Thaw):
+                self.frozen.discard(i.id)
+            elif isinstance(i, TellNotices):
+                for notice in i.notices:
+                    if notice.number:
+                        self.answered[notice.number] = self.answered.get(notice.number, 0) + 1
 
     @precondition(lambda self: self.accepted)
     @rule(data=st.data(), word=st.sampled_from(["pause", "pause", "resume", "signal", "yield"]))
@@ -205,6 +229,12 @@ class Steered(Promises):
     @invariant()
     def no_control_is_answered_twice(self) -> None:
         assert all(count == 1 for count in self.answered.values())
+
+    @invariant()
+    def a_control_without_an_answer_waits_for_a_runner_that_was_asked(self) -> None:
+        silent = set(range(self.before_fence + 1, self.number + 1)) - self.answered.keys()
+        assert silent == {control.number for control in self.machine.steering._wanted}
+        assert not silent or any(runner.asked for runner in self.machine.pool.runners.values())
 
 
 Steered.TestCase.settings = settings(max_examples=150, stateful_step_count=40)

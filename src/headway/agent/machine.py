@@ -260,18 +260,17 @@ class Machine:
                 self._unpark(order.id)
 
     def _runner_gave_back(self, s: RunnerGaveBack) -> None:
-        self.requeue(self.pool.gave_back(s))
-        self.steering.came_back(s.now)
+        self.requeue(self.pool.gave_back(s), s.now)
 
     def _batch_not_given(self, s: BatchNotGiven) -> None:
         told, rest = self.pool.not_given(s)
         for order in told:
             self.tell(order, Outcome.NOT_STARTABLE, ErrorInfo("NotStartable", s.why))
-        self.requeue(rest)
+        self.requeue(rest, s.now)
 
     def _runner_ended(self, s: RunnerEnded) -> None:
         runner, lost, current, rest = self.pool.ended(s)
-        if not runner.ready and runner.kind not in ("", PYTHON.name):
+        if not runner.ready and runner.kind not in ("", PYTHON.name) and self.pool.is_hopeless(runner.kind):
             self._no_runner(runner.kind, s.why)
         if s.unstarted is not None:
             self._not_startable(s.unstarted, s.why)
@@ -291,10 +290,10 @@ class Machine:
                 self.tell(current, OUTCOMES[s.excess.what], ErrorInfo(*said(s.excess), "", s.excess), s.started_ms)
             else:
                 self.tell(current, Outcome.RUNNER_CRASHED, ErrorInfo("RunnerCrashed", s.why), s.started_ms)
-        self.requeue(rest)
+        self.requeue(rest, s.now)
 
     def _no_runner(self, kind: str, why: str) -> None:
-        """A runner of this kind died before it was ready: another would too. Its tasks are told, instead of trying for ever."""
+        """Runners of this kind die before they are ready: another would too. Its tasks are told, instead of trying for ever."""
         info = ErrorInfo("NotStartable", f"no runner for {kind} could be started: {why}")
         for group in self.queue.groups.values():
             if group.kind == kind:
@@ -315,7 +314,7 @@ class Machine:
         self.out.append(TellFinished(Finished(order.id, order.attempt, outcome, started_ms or now, now, error=error)))
         self._unpark(order.id)
 
-    def requeue(self, orders: list[Order]) -> None:
+    def requeue(self, orders: list[Order], now: float) -> None:
         """Orders that came back unbegun wait first in line, unless they were cancelled or the agent is draining."""
         kept = []
         for order in orders:
@@ -332,6 +331,7 @@ class Machine:
             self._give_back(kept)
         elif kept:
             self.queue.put_back(self.queue.group(self.recipes[kept[0].definition]), kept)
+        self.steering.came_back(now)
 
     def _cancel(self, cancels: list[Cancel], now: float) -> None:
         asked = {cancel.id: cancel for cancel in cancels}

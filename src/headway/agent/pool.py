@@ -89,6 +89,7 @@ class Pool:
         self.runners: dict[int, Runner] = {}
         self.doomed: dict[int, Outcome] = {}  # tasks inside batches that shall not begin
         self._unlucky: Counter[int] = Counter()  # how often a task was the first that a dead runner had not begun
+        self._stillborn: set[str] = set()  # kinds whose last runner died before it was ready
         self._idle_s = idle_s
         self._number = 0
 
@@ -118,6 +119,12 @@ class Pool:
     def ready(self, number: int, now: float) -> None:
         runner = self.runners[number]
         runner.ready, runner.idle_since = True, now
+        self._stillborn.discard(runner.kind)
+
+    def is_hopeless(self, kind: str) -> bool:
+        """A runner died before it was ready: was it the second in a row? One alone may have been killed, for want of memory or by hand."""
+        self._stillborn ^= {kind}
+        return kind not in self._stillborn
 
     # --- giving
 

@@ -37,7 +37,7 @@ class Steering:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.frozen: dict[int, Frozen] = {}  # by task
-        self._wanted: dict[int, Control] = {}  # pauses of tasks in a runner that was asked for the rest of its batch
+        self._wanted: list[Control] = []  # pauses of tasks in a runner that was asked for the rest of its batch
         self._last: dict[Any, int | None] = {}  # attempt -> number of its last control
         self._known: dict[Any, int | None] = {}  # numbers that were done, or are being done
 
@@ -97,7 +97,7 @@ class Steering:
         if runner.ending is not None:
             self._answer(control, "gone")
         elif len(runner.batch) > 1 or runner.asked:
-            self._wanted[control.id] = control
+            self._wanted.append(control)
             self.machine.pool.ask_back(runner)
         else:
             started = [Started(control.id, control.attempt, self.machine.wall_ms())]
@@ -114,17 +114,18 @@ class Steering:
         self._answer(control, "paused")
 
     def came_back(self, now: float) -> None:
-        """A runner has said what it had not begun: pauses that waited for it are decided."""
-        wanted, self._wanted = self._wanted, {}
-        for control in wanted.values():
+        """A runner has said what it had not begun, or has ended and can say nothing more: pauses that waited for it are decided."""
+        wanted, self._wanted = self._wanted, []
+        for control in wanted:
             self._pause(control, now)
 
     def _take_back(self, control: Control) -> bool:
-        """Take an attempt that has not begun out of the queue."""
+        """Take an attempt that has not begun out of what waits here, for room or for its preparation."""
         machine, ref = self.machine, (control.id, control.attempt)
-        if any((order.id, order.attempt) == ref for order in machine.queue):
-            machine.queue.remove({control.id})
-            return True
+        for waiting in (machine.queue, machine.preparing):
+            if any((order.id, order.attempt) == ref for order in waiting):
+                waiting.remove({control.id})
+                return True
         return machine.unpark(control.id, control.attempt)
 
     def _runner_of(self, control: Control) -> Runner | None:
@@ -136,7 +137,8 @@ class Steering:
     # --- going on
 
     def _resume(self, control: Control, now: float) -> None:
-        if (waiting := self._wanted.pop(control.id, None)) is not None:
+        for waiting in [each for each in self._wanted if each.id == control.id]:
+            self._wanted.remove(waiting)
             self._answer(waiting, "gone")
         if control.id in self.frozen:
             self._thaw(control.id, now)
