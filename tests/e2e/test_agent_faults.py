@@ -13,6 +13,7 @@ import pytest
 from headway.agent import cgroups, tree
 from headway.agent.clock import boottime
 from headway.domain.lifecycle import Outcome
+from headway.domain.stages import Stage
 from tests.support.agents import AgentProcess, alive, marked_processes, running_agent
 from tests.support.processes import command_line
 from tests.support.scripted_server import ScriptedServer
@@ -113,6 +114,27 @@ def test_what_runs_ends_without_anybodys_help_when_agent_and_supervisor_are_kill
         assert again.stop() == 0
 
 
+def test_who_ends_what_is_left_is_replaced_when_it_is_killed(server: ScriptedServer, agent: AgentProcess, tmp_path: Path) -> None:
+    if cgroups.available() is None:
+        pytest.skip("without groups nobody finds what has left everything")
+    server.order(server.define(command=("/bin/sh", "-c", f"env -i {sys.executable} -I -c '{ALONE}' {tmp_path}; sleep 600")))
+    supervisor = agent.supervisor()
+    until(lambda: any(pid in tree.children(supervisor) for pid in _named(str(tmp_path))), what="it has left its parents")
+    (first,) = survivors(agent)
+    os.kill(first, signal.SIGKILL)
+    until(lambda: [pid for pid in survivors(agent) if pid != first])
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for one in (agent.pid, supervisor):
+            os.kill(one, number)
+    agent.process.wait()
+    until(lambda: not _named(str(tmp_path)), seconds=60)
+
+
+def survivors(agent: AgentProcess) -> list[int]:
+    found = [child for child in tree.children(agent.supervisor()) if b'exec "$PYTHON"' in command_line(child)]
+    return [pid for pid in found if (of := tree.stat(pid)) is not None and of.session == pid]
+
+
 def _named(word: str) -> list[int]:
     """Processes of our Python with this word as their last."""
     found = []
@@ -137,7 +159,7 @@ def test_a_frozen_supervisor_is_killed_with_its_tasks_when_the_lease_is_over(
 @short_lease
 def test_a_frozen_exchange_side_is_fenced_by_the_supervisor(server: ScriptedServer, agent: AgentProcess, tmp_path: Path) -> None:
     ref, pid, _ = start_program(server, tmp_path)
-    (survivor,) = [child for child in tree.children(agent.supervisor()) if b'exec "$PYTHON"' in command_line(child)]
+    (survivor,) = survivors(agent)
     os.killpg(survivor, signal.SIGSTOP)  # it would kill the supervisor, and all with it, a moment later
     os.kill(agent.pid, signal.SIGSTOP)
     until(lambda: not alive(pid))
@@ -240,6 +262,26 @@ def test_a_higher_attempt_waits_for_the_end_of_the_lower(server: ScriptedServer,
     server.wait(lambda: second in server.finished)
     assert server.text(second) == "alone\n"
     assert server.outcome(first) is Outcome.PRE_EMPTED
+
+
+@pytest.mark.usefixtures("agent")
+def test_a_task_that_is_paused_between_two_stages_does_not_begin_the_next(server: ScriptedServer) -> None:
+    stages = (Stage("first", ("true",)), Stage("second", ("echo", "second")))
+    held = True
+    server.unavailable = lambda said: held and bool(said.stages)  # until this is on record, the second does not begin
+    ref = server.order(server.define(stages=stages))
+    server.wait(lambda: server.put_off)
+    pause = server.tell(ref, "pause")
+    after = server.order(server.define(command=("true",)))
+    server.wait(lambda: after in server.received)  # and so is the pause
+    held = False
+    server.wait(lambda: server.answers(pause) == ["paused"])
+    server.run(server.define(command=("/bin/sleep", "0.5")))
+    assert server.text(ref) == ""
+    assert server.control(ref, "resume") == "resumed"
+    server.wait(lambda: ref in server.finished)
+    assert server.outcome(ref) is Outcome.SUCCEEDED
+    assert server.text(ref) == "second\n"
 
 
 @pytest.mark.usefixtures("agent")

@@ -71,3 +71,14 @@ def test_the_trial_of_a_sandbox_leaves_no_process_with_the_agent(tmp_path: Path)
         server.outcome(server.run(server.define(command=("true",))))
         ended = [pid for pid in tree.children(agent.pid) if (found := tree.stat(pid)) is not None and found.zombie]
         assert ended == []
+
+
+def test_what_isolated_tasks_of_a_killed_supervisor_wrote_goes_with_the_next_supervisor(boxes: Path, tmp_path: Path) -> None:
+    """Not only when there is an isolated task again: nobody may send one for long, and the disk is full meanwhile."""
+    need_sandbox(tmp_path)
+    with ScriptedServer() as server, running_agent(tmp_path / "agent", server.url, sandbox_dir=str(boxes)) as agent:
+        server.order(server.define(command=("/bin/sh", "-c", "echo much > kept; exec sleep 600"), isolation="sandbox", tenant=7))
+        until(lambda: list(boxes.glob("*/scratch/*/work/kept")))
+        os.kill(agent.supervisor(), signal.SIGKILL)
+        server.wait(lambda: len(server.registered) >= 2)
+        assert list(boxes.glob("*/scratch/*")) == []

@@ -49,6 +49,8 @@ class ScriptedServer:
         self.finishes: list[tuple[int, int]] = []  # every report, repeated ones too
         self.started: list[Started] = []
         self.returned: list[tuple[int, int]] = []
+        self.received: set[tuple[int, int]] = set()
+        self.put_off = 0  # calls that were answered with 503
         self.output: dict[tuple[int, int], list[Output]] = {}
         self.progress: list[Progress] = []
         self.heartbeats: list[Exchange] = []
@@ -146,12 +148,19 @@ class ScriptedServer:
 
     def control(self, ref: tuple[int, int], word: str, argument: str = "") -> str:
         """Tell the agent to do something to an attempt; returns what it answered."""
+        number = self.tell(ref, word, argument)
+        self.wait(lambda: self.answers(number))
+        return self.answers(number)[0]
+
+    def tell(self, ref: tuple[int, int], word: str, argument: str = "") -> int:
+        """The same without waiting for the answer; the control's number."""
         self._number += 1
-        number = self._number
-        self._loop.call_soon_threadsafe(self._controls.append, Control(number, *ref, word, argument))
+        self._loop.call_soon_threadsafe(self._controls.append, Control(self._number, *ref, word, argument))
         self._loop.call_soon_threadsafe(self._orders.set)
-        self.wait(lambda: any(notice.number == number for notice in self.notices))
-        return next(notice.kind for notice in self.notices if notice.number == number)
+        return self._number
+
+    def answers(self, number: int) -> list[str]:
+        return [notice.kind for notice in self.notices if notice.number == number]
 
     def wait(self, condition: Callable[[], object], timeout: float = 120.0) -> None:
         with self._changed:
@@ -204,8 +213,11 @@ class ScriptedServer:
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
-                length = next(int(line.split(":")[1]) for line in head.lower().split("\r\n") if "content-length:" in line)
+                length = next((int(line.split(":")[1]) for line in head.lower().split("\r\n") if "content-length:" in line), 0)
                 body = await reader.readexactly(length)
+                if " /v1/nodes " not in head and "/exchange " not in head:  # of a task, or of somebody who carries its checkpoint
+                    writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+                    continue
                 if self.deaf:
                     await asyncio.sleep(3600)
                 if self.other_version:
@@ -218,6 +230,9 @@ class ScriptedServer:
                     continue
                 if " /v1/nodes " not in head and self.unavailable(decode_exchange(body)):
                     writer.write(b"HTTP/1.1 503 Unavailable\r\ncontent-length: 0\r\n\r\n")
+                    with self._changed:
+                        self.put_off += 1
+                        self._changed.notify_all()
                     continue
                 answer = self._register(body) if " /v1/nodes " in head else await self._exchange(decode_exchange(body))
                 writer.write(
@@ -258,6 +273,7 @@ class ScriptedServer:
         return encode_msgpack(answer)
 
     def _note(self, said: Exchange) -> None:
+        self.received.update(said.received)
         for ref in said.received:
             self._waiting.pop(ref, None)
         self._told -= set(said.unknown_definitions)

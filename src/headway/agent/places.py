@@ -20,6 +20,7 @@ from headway.agent.users import Users
 from headway.domain.isolation import EVERYTHING
 from headway.domain.task import Definition
 
+SCRATCH = "scratch"  # the folder of folders for attempts
 OWN_PROCESSES = 3  # of the sandbox itself
 GATE_MEMORY = 32 * 2**20  # of the process that connects it to granted places
 
@@ -50,11 +51,13 @@ class Places:
         users = Users(terms.sandbox_uid, instance) if can_change_user() else None
         hierarchy = cgroups.find(instance) if terms.cgroups == "use" else None
         self.slots = Slots(hierarchy, users=users, device=cgroups.device_of(work_dir))
-        self.scratch = Scratch(os.path.join(work_dir, "scratch"))
+        self.scratch = Scratch(os.path.join(work_dir, SCRATCH))
         self.ports = Ports(terms.first_port, ports)
         self._prepared = os.path.join(work_dir, "prepared")
         os.makedirs(self._prepared, mode=0o755, exist_ok=True)
         self._box_dir = box_folder(terms.sandbox_dir, work_dir, instance)
+        if os.path.isdir(scratch := os.path.join(self._box_dir, SCRATCH)):
+            remove(scratch)  # of a supervisor that was killed: there may be no isolated task for long
         self._box: tuple[sandbox.Sandbox, Scratch] | None = None
         self.disk_watch = DiskWatch()
         self.opened: Callable[[str], None] = lambda folder: None  # told of the folder that sandboxes see as /etc, once it is there
@@ -157,7 +160,7 @@ class Places:
                 box = sandbox.Sandbox(os.path.join(self._box_dir, "box"), shown=shown, sources=sources, tls_ca=self._terms.tls_ca)
                 self.slots.before_user = box.uncover
                 self.opened(box.etc)
-                self._box = (box, Scratch(os.path.join(self._box_dir, "scratch"), isolated=True))
+                self._box = (box, Scratch(os.path.join(self._box_dir, SCRATCH), isolated=True))
             except OSError as error:
                 raise NotStartable(f"this node cannot make a sandbox: {error}") from error
         return self._box

@@ -59,6 +59,7 @@ class Attempt:
     stage: int = 0
     carrier: int = 0
     ended: Finished | None = None  # it has ended, and its folder is being saved
+    waits: bool = False  # paused, its next program could begin
 
 
 class Resuming:
@@ -69,6 +70,7 @@ class Resuming:
         self._here: set[int] = set()  # tasks without a process
         self._recorded: list[tuple[int, int, int]] = []  # report, task, attempt: stages whose record is on its way
         self._ending: set[int] = set()  # tasks that were asked to end: what their programs say now is not the last word
+        self._paused: set[int] = set()  # tasks of which no program may begin
         self._watched: dict[int, Watched] = {}  # by process
         self._look_at = 0.0
         executables.keep, executables.unable = self._keep, self._unable
@@ -113,9 +115,24 @@ class Resuming:
         for finished in self._go(attempt):
             self._tell(finished)
 
+    def pause(self, task: int) -> None:
+        """Its next program waits: one that is here without a process has nothing that could be frozen."""
+        self._paused.add(task)
+
+    def go_on(self, task: int) -> None:
+        self._paused.discard(task)
+        attempt = self._attempts.get(task)
+        if attempt is not None and attempt.waits and self._is_here(attempt):
+            for finished in self._go(attempt):
+                self._tell(finished)
+
     def _go(self, attempt: Attempt) -> list[Finished]:
-        """Start its program, or that of its stage."""
+        """Start its program, or that of its stage; one that is paused does not begin yet."""
         order, definition = attempt.process.order, attempt.definition
+        attempt.waits = order.id in self._paused
+        if attempt.waits:
+            self._here.add(order.id)
+            return []
         self._here.discard(order.id)
         if definition.stages:
             definition = self._definitions.of(order.definition, definition, attempt.stage)
@@ -293,6 +310,7 @@ class Resuming:
         self._here.clear()
         self._recorded.clear()
         self._ending.clear()
+        self._paused.clear()
         self._watched.clear()
         self._carriers.drop_all()
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from headway.agent import survivor, tree
+from headway.agent import tree
 from headway.agent.carriers import Carriers
 from headway.agent.clock import boottime, wall_ms
 from headway.agent.coalesce import Coalesce
@@ -86,6 +86,7 @@ from headway.agent.signals import (
     Tick,
 )
 from headway.agent.spools import Spools
+from headway.agent.survivor import Survivors
 from headway.agent.tokens import Tokens
 from headway.agent.unforeseen import unforeseen
 from headway.agent.uplink import Uplink
@@ -108,7 +109,7 @@ class Supervisor:
         _limit_files(terms.open_files)
         self.boot = _new_boot()
         engine = engine_words(terms.container_engine)
-        self.survivor = survivor.start(setup.instance, setup.work_dir, removal(engine, self.boot, setup.work_dir))
+        self.survivor = Survivors(setup.instance, setup.work_dir, removal(engine, self.boot, setup.work_dir))
         self.lease: float | None = None  # CLOCK_BOOTTIME; None: no lease, nothing may run
         self.loop, self.outbox, self.coalesce = Loop(), Outbox(), Coalesce()
         self.machine = Machine(tuple(setup.capacity), wall_ms=wall_ms, idle_s=terms.runner_idle_s)
@@ -232,6 +233,7 @@ class Supervisor:
         self.loggers.flush()
         self.spools.tick(now)
         self.door.tick(now)
+        self.survivor.look_after(now)
         self.handle(Tick(now, self.runners.current()))
 
     def handle(self, *stimuli: Stimulus) -> None:
@@ -282,11 +284,13 @@ class Supervisor:
         self.handle(*(ProcessEnded(one, boottime()) for one in finished))
 
     def _freeze(self, instruction: Freeze) -> None:
+        self.resuming.pause(instruction.id)
         self.freezer.freeze(*self._tree_of(instruction), lambda: self._tell_watch(instruction, paused=True))
 
     def _thaw(self, instruction: Thaw) -> None:
         self._tell_watch(instruction, paused=False)
         self.freezer.thaw(*self._tree_of(instruction))
+        self.resuming.go_on(instruction.id)
 
     def _tell_watch(self, instruction: Freeze | Thaw, *, paused: bool) -> None:
         """The watch on its disk may have stopped it for a look, and would let it go on. (What a freezer holds, no signal wakes.)"""
@@ -322,6 +326,7 @@ class Supervisor:
             self.carriers.ended(pid, status)
             self.containers.ended(pid)
             self.door.ended(pid)
+            self.survivor.ended(pid)
             self.places.disk_watch.ended(pid)
             self.loggers.ended(pid)
             self.spools.ended(pid, status, boottime())

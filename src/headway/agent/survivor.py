@@ -7,10 +7,13 @@ Then it removes what is left of the supervisor's containers from the record of t
 
 Beside it a second one waits for a timer that the supervisor sets to shortly after the end of its lease, again with each renewal. A
 supervisor that is frozen cannot, and is killed; then the pipe closes. (The agent above would have done the same, were it not frozen too.)
+
+When both are killed, the supervisor starts others.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -19,14 +22,16 @@ import time
 from typing import NamedTuple
 
 from headway.agent import cgroups, tree
-from headway.agent.clock import Timer
+from headway.agent.clock import Timer, boottime
 from headway.agent.process import INHERITED
 from headway.agent.variables import INSTANCE
+from headway.logs import log
 
 PASSED_ON = (*INHERITED, "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 LOCK_FD = 3
 WAIT_S = 20.0  # for the one before; the next agent has killed what it could find itself by then
 WAKE_S = 1.0  # so often, while it is waited for
+AGAIN_S = 1.0  # between two tries to have another one in place of one that was killed
 LOOKS = 50
 PAUSE_S = 0.05
 TIMER_FD = 4
@@ -52,15 +57,64 @@ class Survivor(NamedTuple):
 
     def dismiss(self) -> None:
         """There is nothing left to end."""
-        os.write(self.pipe, b"done\n")
+        with contextlib.suppress(BrokenPipeError):  # it was killed
+            os.write(self.pipe, b"done\n")
+        self.close()
+
+    def close(self) -> None:
         os.close(self.pipe)
         self.timer.close()
 
 
-def start(instance: str, work_dir: str, after: str = "") -> Survivor:
+class Survivors:
+    """One at a time, for as long as the supervisor lives."""
+
+    def __init__(self, instance: str, work_dir: str, after: str = "") -> None:
+        self._words = (instance, work_dir, after)
+        self._now: Survivor | None = start(*self._words)
+        self._lease: float | None = None
+        self._again_at = 0.0
+
+    @property
+    def pid(self) -> int:
+        return self._now.pid if self._now is not None else 0
+
+    def expect(self, lease: float | None) -> None:
+        self._lease = lease
+        if self._now is not None:
+            self._now.expect(lease)
+
+    def ended(self, pid: int) -> None:
+        """Somebody killed it: another one takes its place."""
+        if self._now is not None and pid == self._now.pid:
+            log("agent.survivor_gone", level="error")
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)  # who waits for the timer
+            self._now.close()
+            self._now, self._again_at = None, 0.0
+            self.look_after(boottime())
+
+    def look_after(self, now: float) -> None:
+        """Called now and then: where no process is to be had, it is tried again."""
+        if self._now is not None or now < self._again_at:
+            return
+        self._again_at = now + AGAIN_S
+        try:
+            self._now = start(*self._words, wait_s=0.0)
+        except OSError as error:
+            log("agent.no_survivor", level="error", reason=str(error))
+        else:
+            self._now.expect(self._lease)
+
+    def dismiss(self) -> None:
+        if self._now is not None:
+            self._now.dismiss()
+
+
+def start(instance: str, work_dir: str, after: str = "", *, wait_s: float | None = None) -> Survivor:
     """Called by a supervisor before it starts anything else. `after`: a program for the shell, for when all is ended."""
     lock = os.open(os.path.join(work_dir, "survivor.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    _take(lock, instance)
+    _take(lock, instance, WAIT_S if wait_s is None else wait_s)
     theirs, ours = os.pipe()
     timer = Timer()
     high = [os.dup(theirs), os.dup(lock), os.dup(timer.fd)]
@@ -78,10 +132,10 @@ def start(instance: str, work_dir: str, after: str = "") -> Survivor:
     return Survivor(pid, ours, timer)
 
 
-def _take(lock: int, instance: str) -> None:
+def _take(lock: int, instance: str, wait_s: float) -> None:
     wake_at = now = time.monotonic()
-    until = now + WAIT_S
-    while now < until:
+    until = now + wait_s
+    while now <= until:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
