@@ -27,6 +27,16 @@ async def later(value: int) -> int:
     return value + 1
 
 
+def spin(seconds: float) -> None:
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+
+
+def rest(seconds: float) -> None:
+    time.sleep(seconds)
+
+
 def fail(message: str) -> None:
     raise ValueError(message)
 

@@ -221,3 +221,14 @@ def test_a_runner_is_replaced_after_its_share_of_tasks(tmp_path: Path) -> None:
         ended = server.run_many(note, notes)
         assert len({finished.result for finished in ended}) > 1
         assert len((tmp_path / "notes").read_text().splitlines()) == 100
+
+
+@pytest.mark.usefixtures("agent")
+def test_a_function_is_not_charged_for_the_cpu_time_of_those_before_it(server: ScriptedServer) -> None:
+    """Nor for the start of its runner. Only long ones are measured, and what short ones took was added to the next of those."""
+    spin, rest = function(server, "spin"), function(server, "rest")
+    for _ in range(40):
+        server.run(spin, 0.006)
+    finished = server.finished[server.run(rest, 0.03)]
+    assert finished.cpu_ms is not None
+    assert finished.cpu_ms <= 2 * (finished.ended_ms - finished.started_ms), finished  # it has two threads

@@ -11,6 +11,7 @@ import pytest
 from headway.agent.conformance import check
 from headway.agent.warm import runner_command, runners_folder
 from headway.domain.lifecycle import Outcome
+from headway.domain.resources import Resources
 from tests.support.agents import AgentProcess, running_agent
 from tests.support.packages import need
 from tests.support.scripted_server import ScriptedServer
@@ -175,3 +176,18 @@ def test_a_runner_that_cannot_start_is_told_and_not_tried_for_ever(server: Scrip
     server.wait(lambda: all(ref in server.finished for ref in refs))
     assert {server.outcome(ref) for ref in refs} == {Outcome.NOT_STARTABLE}
     assert "no runner for broken could be started" in server.error(refs[0])["message"]
+
+
+@pytest.mark.usefixtures("agent")
+def test_what_a_function_of_another_language_uses_is_seen(server: ScriptedServer, tmp_path: Path) -> None:
+    """It is another process than the one that speaks for it."""
+    need("perl")
+    script = tmp_path / "use.pl"
+    grow = "vec($kept, $_[0], 8) = 1; my $until = (times)[0] + $_[1]; 1 while (times)[0] < $until; return 1"
+    script.write_text(f"my $kept = '';\nsub use_it {{ {grow} }}\n1;\n")
+    size = 48 * 2**20
+    number = server.define(function=f"{script}:use_it", resources=Resources(cpus_milli=500, memory=256 * 2**20))
+    finished = server.finished[server.run(number, [size, 0.2])]
+    assert Outcome(finished.outcome) is Outcome.SUCCEEDED, finished
+    assert (finished.max_memory or 0) >= size
+    assert 150 <= (finished.cpu_ms or 0) <= 2 * (finished.ended_ms - finished.started_ms)

@@ -117,7 +117,7 @@ class Runner:
     def serve(self) -> None:
         self.send(["ready"])
         while self.wake.get():
-            self.last_end = _clock(_BOOTTIME)
+            self.last_end, self.cpu_before = _clock(_BOOTTIME), self.cpu_s()
             self.wall_offset = time.time_ns() - self.last_end
             for function in list(self.functions):
                 self.refresh(function)
@@ -129,6 +129,7 @@ class Runner:
                 self.run(order)
                 if self.last_end - self.flushed_at > FLUSH_NS and self.todo:
                     self.flush()
+                    self.cpu_before = self.cpu_s()  # what short calls took is not charged to the next long one
             self.flush()
 
     def refresh(self, definition: int) -> None:
@@ -174,7 +175,7 @@ class Runner:
         elif failure is not None:
             self.done.append(_failed(task, attempt, started_ms, ended_ms, failure))
         elif spent > LONG_NS:
-            self.done.append((task, attempt, 0, started_ms, ended_ms, result, None, None, self.cpu_ms(), _max_memory()))
+            self.done.append((task, attempt, 0, started_ms, ended_ms, result, None, None, self.cpu_ms(), self.max_memory()))
         else:
             self.done.append((task, attempt, 0, started_ms, ended_ms, result))
         self.imported_ns = 0
@@ -195,8 +196,15 @@ class Runner:
         self.imported_ns = _clock(_BOOTTIME) - begin
         return found
 
+    def cpu_s(self) -> float:
+        """CPU time that this runner has used so far."""
+        return time.process_time()
+
+    def max_memory(self) -> int | None:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
     def cpu_ms(self) -> int:
-        now = time.process_time()
+        now = self.cpu_s()
         spent, self.cpu_before = now - self.cpu_before, now
         return round(spent * 1000)
 
@@ -351,10 +359,6 @@ def _name(kind: type) -> str:
 def _rss() -> int:
     with open("/proc/self/statm", "rb") as file:
         return int(file.read().split()[1]) * mmap.PAGESIZE
-
-
-def _max_memory() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _reap() -> None:
