@@ -13,6 +13,7 @@ from headway.errors import Conflict, InvalidInput, NotFound
 from headway.store.queries import query
 from headway.wire.exchange import Control, Notice
 from tests.support.engine import ScriptedAgent, done, engine, function, state_of, submit
+from tests.support.ordering import nothing_comes
 
 
 async def controls(agent: ScriptedAgent, count: int = 1) -> list[Control]:
@@ -140,6 +141,19 @@ async def test_an_order_given_back_under_a_wish_to_pause_leaves_the_task_paused(
         await core.steering.resume(order.id, None)
         [order] = await agent.orders()
         assert order.attempt == 2
+
+
+async def test_an_order_given_back_before_its_node_heard_of_the_cancelling_is_run_by_nobody(dsn: str) -> None:
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        task, behind = (await submit(core, function(name="a"), function(after=["a"]), tree="t")).ids
+        [order] = await agent.orders()
+        await core.actions.cancel([task])
+        await agent.say(returned=[(order.id, order.attempt)])
+        assert await state_of(core, task) == State.CANCELLED
+        assert await state_of(core, behind) == State.SKIPPED
+        assert await nothing_comes(agent)
+        assert await kinds(core, task) == ["task.cancelled"]
 
 
 async def test_a_paused_task_can_be_cancelled_on_a_node_and_off_it(dsn: str) -> None:

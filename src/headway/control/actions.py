@@ -15,7 +15,7 @@ from headway.control.contents import Contents
 from headway.control.definitions import Definitions, Interned
 from headway.control.draft import check_input
 from headway.control.fleet import Fleet
-from headway.control.settle import Effects, end_waiting, settle, tell
+from headway.control.settle import Effects, cancel_waiting, settle, tell
 from headway.control.tenants import Tenants
 from headway.domain.content import spec_fields
 from headway.domain.define import define
@@ -30,7 +30,6 @@ from headway.errors import InvalidInput
 from headway.store.database import Connection, Database
 from headway.store.partitions import ensure_days_of
 from headway.store.queries import query
-from headway.wire.exchange import ErrorInfo
 
 CHUNK = 1_000
 _CANCEL_WAITING = query("task.cancel_waiting")
@@ -135,9 +134,7 @@ async def _cancel(connection: Connection, ids: list[int]) -> tuple[Effects, list
     await connection.fetch(_WISH, ids)  # first: from here on they submit nothing more
     ids = [*ids, *await subtasks.below(connection, ids)]
     waiting = [row["id"] for row in await connection.fetch(_CANCEL_WAITING, ids)]
-    reason = ErrorInfo("Cancelled", "cancelled before it began")
-    waited_for = await end_waiting(connection, waiting, State.CANCELLED, [reason] * len(waiting), effects)
-    await settle(connection, waited_for, effects)
+    await settle(connection, await cancel_waiting(connection, waiting, effects), effects)
     held = await connection.fetch(_WISH, ids)
     return effects, [(row["node"], row["id"], row["attempt"]) for row in held]
 

@@ -22,7 +22,7 @@ from headway.control.checkpoints import keep_stages
 from headway.control.definitions import Definitions, Interned
 from headway.control.levels import Tally
 from headway.control.notices import keep_notices, tell_killed
-from headway.control.settle import Effects, settle
+from headway.control.settle import Effects, cancel_waiting, settle
 from headway.domain.lifecycle import BLAME, HELD, Blame, Outcome, State
 from headway.policy.retry import Counts, Step, Verdict, decide
 from headway.store.arrays import byte_strings, ints, longs
@@ -72,7 +72,7 @@ async def record(connection: Connection, reports: Reports, definitions: Definiti
         await keep_stages(connection, reports.staged)
     waited_for = await _successes(connection, reports.succeeded, effects)
     waited_for += await failures(connection, reports.failed, definitions, effects)
-    await _returns(connection, reports.returned, effects)
+    waited_for += await _returns(connection, reports.returned, effects)
     await _outputs(connection, reports)
     await _io(connection, reports)
     await settle(connection, waited_for, effects)  # last: the counters of trees are locked after tasks
@@ -287,13 +287,16 @@ def fingerprint(name: str, outcome: int, error: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
-async def _returns(connection: Connection, returned: list[tuple[int, Ref]], effects: Effects) -> None:
-    if returned:
-        rows = await connection.fetch(_GIVE_BACK, *_columns(sorted((ref[0], ref[1], node) for node, ref in returned)))
-        for row in rows:
-            there = (row["node"], row["tenant"], row["shape"])
-            effects.returned[there] = effects.returned.get(there, 0) + 1
-        effects.now_ready([row for row in rows if row["state"] == State.READY])
+async def _returns(connection: Connection, returned: list[tuple[int, Ref]], effects: Effects) -> list[tuple[int, State]]:
+    """Orders that were not begun wait again; those that somebody cancelled meanwhile end here, or another node would run them."""
+    if not returned:
+        return []
+    rows = await connection.fetch(_GIVE_BACK, *_columns(sorted((ref[0], ref[1], node) for node, ref in returned)))
+    for row in rows:
+        there = (row["node"], row["tenant"], row["shape"])
+        effects.returned[there] = effects.returned.get(there, 0) + 1
+    effects.now_ready([row for row in rows if row["state"] == State.READY and not row["cancelling"]])
+    return await cancel_waiting(connection, sorted(row["id"] for row in rows if row["cancelling"]), effects)
 
 
 async def _outputs(connection: Connection, reports: Reports) -> None:

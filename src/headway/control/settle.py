@@ -166,6 +166,12 @@ async def end_waiting(
     return [(row["id"], state) for row in rows if row["has_dependants"]]
 
 
+async def cancel_waiting(connection: Connection, ids: list[int], effects: Effects) -> list[tuple[int, State]]:
+    """End tasks that somebody cancelled and that no node holds (locked by the caller); returns those that others wait for."""
+    reason = ErrorInfo("Cancelled", "cancelled before it began")
+    return await end_waiting(connection, ids, State.CANCELLED, [reason] * len(ids), effects)
+
+
 async def settle_deferred(connection: Connection) -> Effects | None:
     """The next chunk of a large release; None when there is none."""
     effects = Effects()

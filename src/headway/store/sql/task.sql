@@ -61,12 +61,13 @@ where t.id between r.id and r.id and t.attempt = r.attempt and +t.node = r.node 
 
 -- name: give_back
 -- Handed out and not begun: ready again, or paused if somebody asked for it; no attempt used. The fence stays raised.
+-- (`cancelling`: somebody wants it to end, and its node has not heard of that: the caller ends it.)
 -- event: give_back
 update task t
 set state = case when t.hold_at is null then 2 else 5 end, node = null, leased_at = null
 from unnest($1::bigint[], $2::int[], $3::int[]) as r (id, attempt, node)
 where t.id between r.id and r.id and t.attempt = r.attempt and +t.node = r.node and +t.state = 3
-returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, r.node, t.state;
+returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, r.node, t.state, t.cancel_at is not null as cancelling;
 
 -- name: succeed
 -- Exactly-once finish: the row leaves the hot table and enters history in one statement, or nothing happens.
