@@ -221,6 +221,24 @@ async def test_of_subtasks_that_wait_for_each_other_only_those_are_replaced_that
     assert await state_of(core, parent.id) == State.SUCCEEDED
 
 
+async def test_a_subtask_sent_again_while_its_parent_runs_does_not_end_the_waiting_for_another(core):
+    agent, parent = await parent_on(core)
+    (one,) = await children(core, parent, function(idempotency_key="1"))
+    await suspend(agent, parent, one)
+    await agent.fail(*await agent.orders())
+    (again,) = await agent.orders()
+    assert await core.actions.revive([one], None, None) == [one]  # while nobody waits for it
+    (two,) = await children(core, again, function(idempotency_key="2"))
+    await suspend(agent, again, two)
+    (first,) = await agent.orders()
+    await agent.succeed(first)
+    assert await state_of(core, parent.id) == State.BLOCKED
+    (second,) = await agent.orders()
+    await agent.succeed(second)
+    assert {first.id, second.id} == {one, two}
+    assert (await agent.orders())[0].id == parent.id
+
+
 async def test_nonsense_that_a_task_says_it_waits_for_changes_nothing(core):
     agent, parent = await parent_on(core)
     await suspend(agent, parent, -1, 0, 2**63, 2**64 - 1, parent.id)

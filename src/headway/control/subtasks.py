@@ -145,8 +145,8 @@ async def suspend(connection: Connection, rows: list[tuple[Any, list[int], int]]
     if not rows:
         return
     pairs = [(row["id"], child) for row, waits, _ in rows for child in set(waits)]
-    columns = [[pair[0] for pair in pairs], [pair[1] for pair in pairs]]
-    waiting = [(r["parent"], r["child"]) for r in await connection.fetch(_UNFINISHED, *columns)] if pairs else []
+    columns = [[pair[0] for pair in pairs], [pair[1] for pair in pairs], [row["id"] for row, _, _ in rows]]
+    waiting = [(r["parent"], r["child"]) for r in await connection.fetch(_UNFINISHED, *columns)]
     counts: dict[int, int] = {}
     for parent, _ in waiting:
         counts[parent] = counts.get(parent, 0) + 1

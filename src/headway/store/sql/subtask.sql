@@ -49,9 +49,13 @@ where id <> $1 and not exists (select 1 from subtask s where s.parent = $1 and s
 
 -- name: unfinished
 -- Of what parents want to wait for: their own subtasks that are not final, locked in order. The mark makes their finish look for edges.
+-- Together with what each ($3) has waited for before and somebody has sent again meanwhile: its end will be counted too.
 with pair as materialized (
     select s.parent, s.child from unnest($1::bigint[], $2::bigint[]) as p (parent, child)
     join subtask s on s.parent = p.parent and s.child = p.child
+    union
+    select e.downstream, e.upstream from unnest($3::bigint[]) as w (id)
+    cross join lateral (select downstream, upstream from edge where downstream = w.id offset 0) e
 ), live as materialized (
     select t.id from task t where t.id in (select child from pair) order by t.id for update
 ), marked as (
