@@ -300,3 +300,22 @@ async def test_a_task_that_was_handed_out_is_said_to_be_on_its_way_to_that_node(
         [task] = (await submit(core, function())).ids
         await agent.orders()
         assert (await explained(core, task)).summary == "it was handed to node-7 and begins there as soon as it can"
+
+
+async def test_a_server_that_does_not_plan_any_more_explains_by_what_is_stored(dsn):
+    async with engine(dsn, holder="one") as one, engine(dsn, holder="two") as two:
+        await one.queues.change("delayable", paused=True)
+        agent = await ScriptedAgent(one, cpus=0.5).join()
+        await submit(one, function(category="urgent"))
+        [order] = await agent.orders()
+        await eventually(lambda: one.planner.rooms.get(agent.id) is not None and one.planner.rooms[agent.id].held == 1)
+        await one.leader.hand_on()
+        assert "planner" in await two.leader.renew()
+        agent.core = two
+        await agent.succeed(order)
+        [waiting] = (await submit(two, function())).ids
+
+        async def has_room() -> bool:
+            return [reason.code for reason in (await explained(one, waiting)).reasons] == ["queue"]
+
+        await eventually(has_room, seconds=60)

@@ -24,11 +24,12 @@ class Loop:
     run_once: Callable[[], Awaitable[float]]
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     step_down: Callable[[], None] = lambda: None
+    _led: bool = False
 
     async def run(self) -> None:
         while True:
             self.wake.clear()
-            rest = await self._turn() if self.leader.leads(self.duty) else PAUSE_S
+            rest = await self._turn() if self.leader.leads(self.duty) else self._stand_by()
             if rest > 0:
                 try:
                     async with asyncio.timeout(rest):
@@ -38,7 +39,15 @@ class Loop:
             else:
                 await asyncio.sleep(0)
 
+    def _stand_by(self) -> float:
+        """Another server may lead now: what we knew as the leader is out of date, and nobody here shall go by it."""
+        if self._led:
+            self._led = False
+            self.step_down()
+        return PAUSE_S
+
     async def _turn(self) -> float:
+        self._led = True
         try:
             return await self.run_once()
         except StaleEpoch:
