@@ -11,6 +11,7 @@ from headway.control import preemption
 from headway.control.core import Core
 from headway.domain.lifecycle import Outcome, State
 from headway.errors import Conflict
+from headway.store.queries import query
 from headway.wire.exchange import Control, Notice, Order
 from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
 from tests.support.ordering import tenant
@@ -292,3 +293,14 @@ async def test_a_tenant_above_an_equal_part_stops_a_larger_one_though_no_smaller
         [task] = (await submit(core, function(category="urgent", resources=urgent, execution_cap="2s"), tenant=middle)).ids
         [order], [control] = await gather(agent, orders=1, controls=1)
         assert (order.id, control.id, control.word) == (task, large, "pause")
+
+
+async def test_the_room_on_a_node_that_is_lost_or_removed_is_lent_to_nobody(dsn: str) -> None:
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        [task] = (await submit(core, function(at="2099-01-01T00:00:00Z"))).ids
+        async with core.database.cold() as connection:
+            shape = await connection.fetchval("update task set state = 2 where id = $1 returning shape", task)
+            for change in ("update node set state = 1", "delete from node"):
+                await connection.execute(change)
+                assert await connection.fetchrow(query("preemption.lend"), task, agent.id, shape) is None

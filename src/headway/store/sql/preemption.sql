@@ -33,10 +33,11 @@ on conflict (task) do update set attempt = excluded.attempt, node = excluded.nod
     times = preemption.times + 1, since = clock_timestamp(), resumed_at = null;
 
 -- name: lend
--- The room of those that stopped goes to the one they stopped for: it is leased to their node, and begins when they stand still.
+-- The room of those that stopped goes to the one they stopped for: it is leased to their node, and begins when they stand still. A node that
+-- was lost or removed since gets nothing: nobody would miss it there.
 -- event: lease
 update task t set state = 3, node = $2, attempt = t.attempt + 1, leased_at = clock_timestamp()
-where t.id = $1 and t.state = 2 and t.shape = $3
+where t.id = $1 and t.state = 2 and t.shape = $3 and (select n.state from node n where n.id = $2) = 0
 returning t.id, t.attempt, t.node, t.definition, t.input, t.name, t.eligible_at;
 
 -- name: open
