@@ -43,6 +43,13 @@ async def test_a_report_of_an_older_attempt_changes_nothing(dsn):
             assert await connection.fetchval("select result from task_history where id = $1", task) == b"2"
 
 
+async def test_a_boot_that_was_replaced_is_not_told_that_it_lives_because_the_new_one_does(dsn):
+    async with engine(dsn) as core:
+        old, new = await ScriptedAgent(core).join(), await ScriptedAgent(core).join()
+        beats = (core.heartbeats.beat(agent.id, agent.boot, "", 0) for agent in (old, new))  # stored together
+        assert await asyncio.gather(*beats) == [None, False]
+
+
 async def test_a_report_of_another_node_changes_nothing(dsn):
     async with engine(dsn) as core:
         owner = await ScriptedAgent(core, "owner").join()

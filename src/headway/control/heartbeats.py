@@ -53,11 +53,11 @@ class Heartbeats:
         troubles, clocks = zip(*(self._said.pop(pair) for pair in pairs), strict=True)
         async with self.database.hot() as connection:
             rows = await connection.fetch(_BEAT, [p[0] for p in pairs], [p[1] for p in pairs], troubles, clocks)
-        alive = {row["id"]: row["drain"] for row in rows}
+        alive = {(row["id"], row["boot"]): row["drain"] for row in rows}  # two boots of one node may speak at the same time
         now = time.monotonic()
         for pair, futures in waiting.items():
-            if pair[0] in alive:
+            if pair in alive:
                 self.committed[pair] = now
             for future in futures:
                 if not future.done():
-                    future.set_result(alive.get(pair[0]))
+                    future.set_result(alive.get(pair))

@@ -16,7 +16,7 @@ returning id, task_key;
 update node n set seen_at = clock_timestamp(), state = case when n.state = 2 then 0 else n.state end, trouble = h.trouble, clock_ms = h.clock_ms
 from unnest($1::int[], $2::text[], $3::text[], $4::bigint[]) as h (id, boot, trouble, clock_ms)
 where n.id = h.id and n.boot = h.boot and n.state <> 1
-returning n.id, n.drain;
+returning n.id, n.boot, n.drain;
 
 -- name: seen
 -- Every live node's last heartbeat. In the same look: nodes that are lost or gone and still answer for tasks, because a planner gave
