@@ -64,6 +64,16 @@ async def test_all_a_tenant_has_goes_with_it_and_what_another_has_stays(dsn, tmp
             await remove(core)
 
 
+async def test_who_changes_a_tenant_in_the_moment_it_is_removed_does_not_open_it_again(dsn):
+    async with engine(dsn) as core:
+        number = await tenant(core)
+        await remove(core)
+        with pytest.raises(NotFound, match="removed"):
+            await core.administration.set_subscription(number, SubscriptionSpec(suspended=False), await entry(core))
+        with pytest.raises(Forbidden):
+            await submit(core, function(), tenant=number)
+
+
 async def test_a_tenant_with_live_tasks_is_not_removed_and_nothing_of_it_changes(dsn):
     async with engine(dsn) as core:
         number = await tenant(core)

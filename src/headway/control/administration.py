@@ -73,7 +73,8 @@ class Administration:
             old = msgspec.json.decode(row["subscription"], type=Subscription)
             new = changed(old, spec)
             self._check_tier(new, tenant)
-            await connection.execute(_SET, tenant, _json(new))
+            if await connection.fetchval(_SET, tenant, _json(new)) is None:
+                raise NotFound(f"the tenant {row['name']!r} was removed just now")
             await entry.tell(connection, row["name"], tenant=tenant, before=spec_of(old), after=spec_of(new))
 
         await self.database.transact(work)

@@ -13,7 +13,8 @@ insert into tenant (name, subscription) values ($1, $2::jsonb) on conflict (name
 select id, name, subscription::text as subscription, created_at from tenant where id = $1 for no key update;
 
 -- name: set
-update tenant set subscription = $2::jsonb, changed_at = clock_timestamp() where id = $1;
+-- One that was removed meanwhile stays as it was left.
+update tenant set subscription = $2::jsonb, changed_at = clock_timestamp() where id = $1 and removed_at is null returning id;
 
 -- name: page
 -- Tenants by name, a page at a time; one's own only, unless $1 is null.
