@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from headway.errors import Unavailable
-from headway.store.database import Database
+from headway.store.database import Connection, Database
 from headway.store.pool import Pool
 from tests.support.waiting import eventually
 
@@ -155,3 +155,21 @@ async def test_a_database_without_room_is_told_to_who_asks_how_it_is(dsn: str) -
         assert database.trouble == "the database cannot take more: could not extend file"
     finally:
         await database.close()
+
+
+@pytest.mark.parametrize("lost_first", [True, False])
+async def test_who_is_cancelled_while_its_connection_is_lost_ends(dsn: str, lost_first: bool) -> None:
+    database, begun = Database(dsn), asyncio.Event()
+
+    async def work(connection: Connection) -> None:
+        begun.set()
+        await connection.execute("select pg_sleep(100)")
+
+    task = asyncio.create_task(database.transact(work))
+    await begun.wait()
+    steps = [database._hot.terminate, task.cancel]
+    for step in steps if lost_first else reversed(steps):
+        step()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await database.close()

@@ -167,6 +167,9 @@ class Loan:
             ) from error
         if _is_gone(error):
             self._database.forget()
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                # The error of a rollback took the place of the cancelling: who goes on after it would never end, nor the server that waits.
+                raise asyncio.CancelledError from error
             raise Unavailable(f"the database did not answer: {error or type(error).__name__}") from error
 
 
