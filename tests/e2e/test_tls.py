@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
@@ -137,6 +138,39 @@ async def test_a_certificate_for_another_name_is_refused(dsn, tmp_path):
         await http.close()
     finally:
         server.kill()
+
+
+async def test_a_certificate_whose_time_is_over_or_that_names_others_is_told_with_what_to_do(dsn, tmp_path):
+    old = make_certificates(tmp_path / "old")
+    expire(tmp_path / "old")
+    other = make_certificates(tmp_path / "other", names="DNS:elsewhere.example")
+    for certificates, reason, todo in (
+        (old, "certificate has expired", "make a new one for the server and restart that"),
+        (other, "IP address mismatch", "its certificate names other addresses than this one"),
+    ):
+        server = Server(Path(certificates.cert).parent.name, tmp_path, dsn, certificates.server())
+        try:
+            await server.start()
+            said = headway(server, "ls", HEADWAY_TLS_CA=certificates.ca)
+            assert said.returncode == 69
+            assert reason in said.stderr
+            assert todo in said.stderr
+        finally:
+            server.kill()
+    assert "has ended" in (tmp_path / "old.log").read_text()
+
+
+def expire(folder: Path) -> None:
+    """The server's certificate again, as of two years ago."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+
+    now = datetime.datetime.now(datetime.UTC)
+    was = x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
+    made = x509.CertificateBuilder(was.issuer, was.subject, was.public_key(), 7, extensions=list(was.extensions))
+    made = made.not_valid_before(now - datetime.timedelta(700)).not_valid_after(now - datetime.timedelta(300))
+    key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    (folder / "server.pem").write_bytes(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
 
 def test_a_certificate_that_cannot_be_used_is_named_before_anything_is_begun(certificates, tmp_path):

@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from headway.errors import ConfigError
+from headway.store import fitness
 from headway.store import migrate as migrations
 from headway.store.migrate import files, migrate, status
 from tests.support.engine import ScriptedAgent, engine, function, submit
@@ -109,7 +110,7 @@ async def test_it_works_beside_tables_of_the_same_names(empty_dsn):
 
 
 async def test_a_server_older_than_supported_is_refused_before_anything_is_made(empty_dsn, monkeypatch):
-    monkeypatch.setattr(migrations, "OLDEST", 999_999)
+    monkeypatch.setattr(fitness, "OLDEST", 999_999)
     with pytest.raises(ConfigError, match="too old"):
         await migrate(empty_dsn)
     assert await fetch(empty_dsn, "select 1 from pg_namespace where nspname = 'headway'") == []

@@ -50,6 +50,7 @@ PACKAGES = {
         Package("curl", "curl"),
         Package("redis-server", "redis-server"),
         Package("postgresql-15", "/usr/lib/postgresql/15/bin/initdb"),
+        Package("pgbouncer", "/usr/sbin/pgbouncer"),
         Package("bubblewrap", "bwrap"),
         Package("user-mode-linux", "linux.uml"),
         Package("e2fsprogs", "mkfs.ext4"),

@@ -19,6 +19,7 @@ from headway.wire.views.fleet import QueueView, ShareView, Stats
 _DEAD = query("read.dead_count")
 _OWN_DEAD = query("allowance.dead")
 COUNTED = 100_000
+READY_S = 3.0  # who asks whether we are ready has somewhere else to go
 _LEADERS = query("duty.leaders")
 
 
@@ -110,7 +111,7 @@ async def readyz(request: Http) -> Response[bytes]:
     if not core.ready:
         raise Unavailable("the server is starting or stopping")
     async with core.database.cold() as connection:
-        await connection.fetchval("select 1")
+        await connection.fetchval("select 1", timeout=READY_S)
     return answer({"status": "ok"})
 
 

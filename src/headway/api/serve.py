@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import gc
 import secrets
 import socket
@@ -20,10 +21,12 @@ from headway.control.core import Core
 from headway.ending import asking_signals
 from headway.errors import ConfigError
 from headway.logs import configure, log
+from headway.store.fitness import doubts
 from headway.store.migrate import migrate
 
 GRACE_S = 5  # open requests may finish for so long
 BACKLOG = 2048
+SOON_DAYS = 14
 
 
 async def serve(settings: Settings, *, ready: Callable[[str], None] | None = None) -> None:
@@ -42,6 +45,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None] | None = Non
     core.url = url_of(settings, sock.getsockname()[1])
     await core.start()
     await _accept_tokens(core, settings)
+    await _tell_doubts(core)
     server = _Server(_uvicorn(core, settings), core)
     loop = asyncio.get_running_loop()
     for number in asking_signals():
@@ -131,6 +135,23 @@ def _check_certificate(settings: Settings) -> None:
             f"the certificate {settings.tls_cert} with the key {settings.tls_key} cannot be used: {error.strerror or error}",
             hint="tls_cert and tls_key name PEM files that belong together",
         ) from None
+    left = certificate_ends(Path(settings.tls_cert)) - datetime.datetime.now(datetime.UTC)
+    if left.days < SOON_DAYS:  # nobody may be looking at it but us
+        when = f"ends in {left.days} days" if left.days >= 0 else "has ended: nobody will trust this server"
+        log("server.certificate", level="warning", file=settings.tls_cert, found=when, hint="make a new one and restart this server")
+
+
+def certificate_ends(file: Path) -> datetime.datetime:
+    from cryptography.x509 import load_pem_x509_certificate  # only who speaks TLS pays for loading it
+
+    return load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc
+
+
+async def _tell_doubts(core: Core) -> None:
+    """It works on this database, but its DBA and ours should speak."""
+    async with core.database.cold() as connection:
+        for doubt in await doubts(connection, core.settings.pool_size + 1):
+            log("database.doubtful", level="warning", what=doubt.name, found=doubt.found, hint=doubt.todo)
 
 
 async def _accept_tokens(core: Core, settings: Settings) -> None:

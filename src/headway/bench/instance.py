@@ -23,6 +23,7 @@ from headway.bench import bodies
 from headway.bench.ledger import Ledger
 from headway.embedded.privileges import in_child
 from headway.errors import Unavailable
+from headway.store.connecting import connect
 from headway.store.unreached import in_our_words
 from headway.wire.http import Http
 
@@ -138,7 +139,7 @@ async def _connected(
     url: str, token: str, dsn: str, *, roots: list[int], throw_away: bool, spawned: float
 ) -> AsyncIterator[Instance]:
     with in_our_words(dsn):
-        connection = await asyncpg.connect(dsn)
+        connection = await connect(dsn, "headway bench")
     http = Http(url, token=token)
     try:
         yield Instance(url, token, connection, http, roots, throw_away, spawned)

@@ -112,47 +112,48 @@ async def _database(settings: Settings) -> AsyncIterator[Check]:
         else:
             yield Check("database", "ok", "embedded (fsync, synchronous_commit and full_page_writes on)")
         return
-    import asyncpg
-
     from headway.errors import HeadwayError
+    from headway.store.connecting import connect
     from headway.store.unreached import in_our_words
 
     try:
         with in_our_words(settings.database):
-            connection = await asyncpg.connect(settings.database, timeout=5)
+            connection = await connect(settings.database, "headway doctor", target="any")
     except HeadwayError as error:
         yield Check("database", "fail", error.detail, error.hint or "")
         return
     try:
-        async for one in _look_at(connection):
+        async for one in _look_at(connection, settings):
             yield one
+    except HeadwayError as error:
+        yield Check("database", "fail", error.detail, error.hint or "")
     finally:
         await connection.close()
 
 
-async def _look_at(connection: Any) -> AsyncIterator[Check]:
-    number = int(await connection.fetchval("show server_version_num"))
-    version = await connection.fetchval("show server_version")
-    if number < 150_000:
-        yield Check("database", "fail", f"PostgreSQL {version}", "Headway needs 15 or newer")
-    else:
-        yield Check("database", "ok", f"PostgreSQL {version}")
-    for setting in ("fsync", "full_page_writes"):
+async def _look_at(connection: Any, settings: Settings) -> AsyncIterator[Check]:
+    from headway.store import fitness
+
+    assert settings.database is not None
+    await fitness.refuse_unfit(connection)
+    await fitness.refuse_strangers(connection)
+    await fitness.refuse_pooler(connection, settings.database)
+    yield Check("database", "ok", f"PostgreSQL {await connection.fetchval('show server_version')}")
+    for setting, todo in fitness.LOSSES.items():
         value = await connection.fetchval(f"show {setting}")
-        todo = "" if value == "on" else f"turn {setting} on: a power cut may lose or break everything"
-        yield Check(setting, "ok" if value == "on" else "fail", value, todo)
-    value = await connection.fetchval("show synchronous_commit")
-    if value == "off":
-        yield Check("synchronous_commit", "fail", value, "turn it on: acknowledged tasks may be lost in a crash")
-    else:
-        yield Check("synchronous_commit", "ok", value)
+        yield Check(setting, "fail", value, todo) if value == "off" else Check(setting, "ok", value)
+    for doubt in await fitness.doubts(connection, settings.pool_size + 1):
+        if doubt.name not in fitness.LOSSES:
+            yield Check(doubt.name, "warn", doubt.found, doubt.todo)
     replicas = await connection.fetchval("select count(*) from pg_stat_replication where state = 'streaming'")
     names = await connection.fetchval("show synchronous_standby_names")
     if replicas and not names:
         todo = "set synchronous_standby_names: a failover may lose acknowledged tasks"
         yield Check("replication", "warn", f"{replicas} replicas, none synchronous", todo)
     if await connection.fetchval("select pg_is_in_recovery()"):
-        yield Check("primary", "fail", "this is a replica", "use target_session_attrs=read-write, or name the primary")
+        yield Check("primary", "fail", "this is a replica", "name the primary, or all hosts, in the URL (HOST:PORT,HOST:PORT)")
+    elif await connection.fetchval("show default_transaction_read_only") == "on":
+        yield Check("writes", "fail", "default_transaction_read_only is on", "alter role ... reset default_transaction_read_only")
     yield await _clock(connection)
     yield await _schema(connection)
 

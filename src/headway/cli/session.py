@@ -31,6 +31,14 @@ TLS_HINTS = {
     "CERTIFICATE_VERIFY_FAILED": "HEADWAY_TLS_CA names the authority that signed its certificate",
     "WRONG_VERSION_NUMBER": "that server does not speak TLS: its address begins with http://",
 }
+# Of a certificate that its authority did sign, by OpenSSL's number.
+_OTHER_NAME = "its certificate names other addresses than this one: use one of those, or make one that names this too"
+CERTIFICATE_HINTS = {
+    9: "its certificate is of the future: is the clock of this machine right?",
+    10: "its certificate is too old (or the clock of this machine wrong): make a new one for the server and restart that",
+    62: _OTHER_NAME,
+    64: _OTHER_NAME,
+}
 
 
 class Paged(Protocol):
@@ -219,7 +227,7 @@ class Patience:
 
 
 def no_answer(url: str, error: Exception) -> Unavailable:
-    hint = TLS_HINTS.get(
+    hint = CERTIFICATE_HINTS.get(getattr(error.__cause__, "verify_code", 0)) or TLS_HINTS.get(
         getattr(error.__cause__, "reason", ""),
         "is it running? `headway up` starts one on this machine; --url or HEADWAY_URL names another",
     )

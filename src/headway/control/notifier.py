@@ -6,8 +6,10 @@ only: every receiver also looks by itself now and then.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import json
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +27,8 @@ from headway.store.database import GONE, Database
 CHANNEL = "headway"
 GAP_S = 0.01
 LIMIT = 7_000  # NOTIFY carries at most 8,000 bytes
+TRY_S = 20.0  # who only listens would not notice that the line is dead
+ANSWER_S = 5.0
 
 
 @dataclass
@@ -45,6 +49,7 @@ class Notifier:
     _flags: set[str] = field(default_factory=set)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _connection: Any = None
+    _answered: float = 0.0  # monotonic: when the line was last known to work
 
     def __post_init__(self) -> None:
         self.bus.on_ready.append(self._on_ready)
@@ -107,7 +112,9 @@ class Notifier:
         while True:
             try:
                 await self._connect()
-                await self._wake.wait()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(TRY_S):
+                        await self._wake.wait()
                 self._wake.clear()
                 await self._send()
                 await asyncio.sleep(GAP_S)  # coalesce what follows the leading edge
@@ -119,10 +126,7 @@ class Notifier:
     async def _connect(self) -> None:
         if self._connection is not None and not self._connection.is_closed():
             return
-        self._connection = await asyncpg.connect(
-            self.database.dsn, timeout=5, target_session_attrs="read-write",
-            server_settings={"search_path": "headway", "application_name": "headway notify"},
-        )  # fmt: skip
+        self._connection = await self.database.reach.connect("headway notify", command_timeout=ANSWER_S)
         await self._connection.add_listener(CHANNEL, self._heard)
         self._connection.add_termination_listener(lambda _: self._wake.set())
         await self._notify({"flags": ["hello"]})
@@ -144,7 +148,7 @@ class Notifier:
             message["cancels"] = self._cancels
         self._ready, self._finished, self._returned, self._orders, self._cancels, self._flags = {}, {}, set(), set(), [], set()
         self._changed = set()
-        if message:
+        if message or time.monotonic() - self._answered > TRY_S:
             await self._notify(message)
 
     async def tell_at_once(self, flag: str) -> None:
@@ -157,6 +161,7 @@ class Notifier:
         if len(text) > LIMIT:
             text = json.dumps({"from": self.holder, "flags": ["rescan"], "orders": ["all"]})
         await self._connection.execute("select pg_notify($1, $2)", CHANNEL, text)
+        self._answered = time.monotonic()
 
     # Hearing
 

@@ -17,8 +17,10 @@ import asyncpg
 
 from headway.errors import Unavailable
 from headway.store import arrays
+from headway.store.connecting import Reach
 from headway.store.pool import Connection as Connection
 from headway.store.pool import Pool
+from headway.store.unreached import reason
 
 Result = TypeVar("Result")
 
@@ -43,7 +45,6 @@ GONE = (
 _TRIES = 6
 FULL_RETRY_S = 5.0
 REFUSED_S = 60.0
-CONNECT_S = 5.0
 LOAN_S = 5.0  # how long to wait for a connection while all are lent
 
 
@@ -52,6 +53,7 @@ class Database:
 
     def __init__(self, dsn: str, *, pool_size: int = 9, statement_timeout_s: float = 30.0) -> None:
         self.dsn = dsn
+        self.reach = Reach(dsn)
         self.pool_size = pool_size
         self.statement_timeout_s = statement_timeout_s
         hot = max(pool_size * 2 // 3, 3)  # two lanes of admission, two of reports, the planner, and one for the rest
@@ -61,27 +63,21 @@ class Database:
 
     async def open(self) -> None:
         """One connection of each kind, so that a database that cannot be reached is noticed at the start."""
-        for pool in (self._hot, self._cold):
-            pool.give(await pool.take(LOAN_S))
+        for loan in (self.hot(), self.cold()):
+            async with loan:
+                pass
 
     def _pool(self, size: int, name: str, extra: dict[str, str], lists: Sequence[str]) -> Pool:
         """`lists`: domains whose values are sent as bytes (store/arrays.py)."""
         settings = {
-            "search_path": "headway",
-            "application_name": name,
             "statement_timeout": str(int(self.statement_timeout_s * 1000)),
             "idle_in_transaction_session_timeout": "10000",
             "lock_timeout": "10000",
-            "jit": "off",
-            "timezone": "UTC",
             **extra,
         }
 
         async def connect() -> Connection:
-            connection = await asyncpg.connect(
-                self.dsn, server_settings=settings, timeout=CONNECT_S, command_timeout=self.statement_timeout_s + 5,
-                target_session_attrs="read-write",
-            )  # fmt: skip
+            connection = await self.reach.connect(name, settings=settings, command_timeout=self.statement_timeout_s + 5)
             try:
                 for domain in lists:
                     await connection.set_builtin_type_codec(domain, schema="headway", codec_name="bytea", format="binary")
@@ -160,6 +156,9 @@ class Loan:
             self._translate(error)
 
     def _translate(self, error: BaseException) -> None:
+        if isinstance(error, asyncpg.TooManyConnectionsError):
+            hint = f"raise max_connections or the limit of its role, or lower pool_size ({self._database.pool_size})"
+            raise Unavailable(f"the database gives us no more connections: {error}", hint=hint) from error
         if isinstance(error, asyncpg.InsufficientResourcesError):  # the disk is full, say: it goes on when there is room again
             self._database.refused(error)
             raise Unavailable(
@@ -170,7 +169,7 @@ class Loan:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 # The error of a rollback took the place of the cancelling: who goes on after it would never end, nor the server that waits.
                 raise asyncio.CancelledError from error
-            raise Unavailable(f"the database did not answer: {error or type(error).__name__}") from error
+            raise Unavailable(f"the database did not answer: {reason(error)}") from error
 
 
 def _is_gone(error: BaseException) -> bool:

@@ -10,16 +10,15 @@ import hashlib
 from importlib import resources
 from typing import Any
 
-import asyncpg
-
 from headway.errors import ConfigError
 from headway.logs import log
+from headway.store import fitness
+from headway.store.connecting import connect
 from headway.store.queries import query
 from headway.store.unreached import in_our_words
 
 SCHEMA = "headway"
 _LOCK = 0x4EAD_0001  # any constant: the same for every server
-OLDEST = 150000
 _OF_ANOTHER = query("event.of_another")
 _RENUMBER = (query("event.renumber_told"), query("event.renumber"), query("event.renumber_sampled"))
 
@@ -34,23 +33,23 @@ def files() -> list[tuple[str, str]]:
 async def migrate(dsn: str) -> list[str]:
     """Bring the database up to date; returns the names applied."""
     with in_our_words(dsn):
-        connection = await asyncpg.connect(dsn)
+        connection = await connect(dsn, "headway migrate")
         try:
+            await fitness.refuse_pooler(connection, dsn)
             return await migrate_on(connection)
         finally:
             await connection.close()
 
 
 async def migrate_on(connection: Any) -> list[str]:
-    if int(await connection.fetchval("show server_version_num")) < OLDEST:
-        version = await connection.fetchval("show server_version")
-        raise ConfigError(f"PostgreSQL {version} is too old", hint="Headway needs PostgreSQL 15 or newer")
+    await fitness.refuse_unfit(connection)
     done: list[str] = []
     await connection.execute("select pg_advisory_lock($1)", _LOCK)
     try:
         # Even with "if not exists" PostgreSQL asks for the right to make one, which the owner of this one need not have.
         if not await connection.fetchval("select to_regnamespace($1) is not null", SCHEMA):
             await connection.execute(f"create schema {SCHEMA}")
+        await fitness.refuse_strangers(connection)
         await connection.execute(
             f"create table if not exists {SCHEMA}.migration "
             "(name text primary key, hash text not null, applied_at timestamptz not null default clock_timestamp())"
@@ -94,7 +93,7 @@ async def _adopt(connection: Any) -> None:
 async def status(dsn: str) -> list[tuple[str, bool]]:
     """Every migration, those too that only a newer Headway knows, and whether this database has it."""
     with in_our_words(dsn):
-        connection = await asyncpg.connect(dsn)
+        connection = await connect(dsn, "headway", target="any")
         try:
             there = await connection.fetchval("select to_regclass($1) is not null", f"{SCHEMA}.migration")
             applied = {row[0] for row in await connection.fetch(f"select name from {SCHEMA}.migration")} if there else set()

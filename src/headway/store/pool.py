@@ -8,13 +8,17 @@ leaves a connection that is closed rather than repaired.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import asyncpg
+
 from headway.errors import Unavailable
 
 Connection = Any  # asyncpg ships no types
+FEWER_S = 5.0  # a database that gave us no more connections is asked again after this
 
 
 class Pool:
@@ -28,6 +32,7 @@ class Pool:
         self._free: list[Connection] = []
         self._old: set[Connection] = set()  # lent, and not to be used again
         self._waiting: deque[asyncio.Future[Connection | None]] = deque()
+        self._full_until = 0.0  # monotonic
 
     async def take(self, timeout: float) -> Connection:
         """A connection; Unavailable when all are lent for so long."""
@@ -36,10 +41,13 @@ class Pool:
             if not connection.is_closed():
                 return connection
             self._leave(connection)
-        if self._places < self._size:
+        given: Connection | None = None
+        if self._places < self._size and not self._must_do():
             self._places += 1
-            return await self._make()
-        return await self._wait(timeout) or await self._make()
+            given = await self._make_if_given()
+        while given is None:
+            given = await self._wait(timeout) or await self._make_if_given()
+        return given
 
     def give(self, connection: Connection) -> None:
         """It comes back; one that cannot be used again is closed."""
@@ -65,11 +73,22 @@ class Pool:
         for connection in self._all:
             connection.terminate()
 
+    async def _make_if_given(self) -> Connection | None:
+        """None when the database gives us no more and there are others to wait for."""
+        try:
+            return await self._make()
+        except asyncpg.TooManyConnectionsError:
+            if not self._must_do():
+                raise
+            return None
+
     async def _make(self) -> Connection:
         """Fill a place that is counted already."""
         try:
             connection = await self._connect()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, asyncpg.TooManyConnectionsError):
+                self._full_until = time.monotonic() + FEWER_S
             self._vacate()
             raise
         self._all.add(connection)
@@ -90,14 +109,18 @@ class Pool:
                 raise Unavailable("all connections to the database are busy", retry_after=1.0) from None
             raise
 
+    def _must_do(self) -> bool:
+        """Whether those that there are have to do: the database gives us no more for now."""
+        return bool(self._all) and time.monotonic() < self._full_until
+
     def _leave(self, connection: Connection) -> None:
         self._all.discard(connection)
         self._old.discard(connection)
         self._vacate()
 
     def _vacate(self) -> None:
-        """A place is empty: somebody who waits fills it."""
-        if (waiter := self._next()) is not None:
+        """A place is empty: somebody who waits fills it, if the database gives us so many."""
+        if not self._must_do() and (waiter := self._next()) is not None:
             waiter.set_result(None)
         else:
             self._places -= 1

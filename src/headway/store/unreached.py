@@ -6,6 +6,7 @@ The URL itself is never repeated: it may hold a password.
 from __future__ import annotations
 
 import contextlib
+import ssl
 from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
 
@@ -25,6 +26,13 @@ AWAY = (
     asyncpg.TooManyConnectionsError,
     asyncpg.InterfaceError,
 )
+# What a session prepared is not there any more in the next transaction, or is somebody else's.
+POOLED = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
+SESSION_MODE = (
+    "Headway needs sessions of its own (prepared statements, LISTEN, locks): connect to PostgreSQL directly, or set "
+    "pool_mode = session for this database in the pooler, with a pool of at least pool_size + 1 connections for each server"
+)
+_READ_ONLY = "it takes no writes: it is a replica, or default_transaction_read_only is on for the server, the database or our role"
 
 
 @contextlib.contextmanager
@@ -32,6 +40,9 @@ def in_our_words(dsn: str) -> Iterator[None]:
     """The driver's errors as ours, while a database is met for the first time."""
     try:
         yield
+    except ssl.SSLError as error:  # before ValueError, which some of them are
+        hint = "sslrootcert= in its URL names the authority's file (PEM), and the host must stand in the certificate (sslmode=verify-full)"
+        raise ConfigError(f"the database at {_place(dsn)} cannot be trusted: {reason(error)}", hint=hint, where=SETTING) from error
     except asyncpg.ClientConfigurationError as error:
         raise ConfigError(f"the database's URL cannot be read: {error}", hint=f"write {FORM} ({SETTING})", where=SETTING) from error
     except ValueError:  # which repeats what it took for a port, or for an option: it may be half of a password
@@ -41,12 +52,35 @@ def in_our_words(dsn: str) -> Iterator[None]:
         hint = f"check user, password and database in its URL ({SETTING}); a database of its own is made with createdb"
         raise ConfigError(f"the database at {_place(dsn)} refuses us: {error}", hint=hint, where=SETTING) from error
     except asyncpg.InsufficientPrivilegeError as error:
-        hint = "its user makes the schema `headway`, or owns it: grant create on database DATABASE to USER"
+        hint = (
+            "its user makes the schema `headway` (grant create on database DATABASE to USER), or owns it and all that is in it: "
+            "servers and `headway db migrate` use the same one"
+        )
         raise ConfigError(f"the database at {_place(dsn)} refuses us: {error}", hint=hint, where=SETTING) from error
+    except POOLED as error:
+        raise ConfigError(pooled(dsn), hint=SESSION_MODE, where=SETTING) from error
+    except asyncpg.TooManyConnectionsError as error:
+        hint = "end what uses them, or raise max_connections, or the limit of the role or the database"
+        raise Unavailable(f"the database at {_place(dsn)} gives us no connection: {error}", hint=hint) from error
+    except asyncpg.TargetServerAttributeNotMatched as error:
+        hint = "name the primary, or all its hosts, in the URL (HOST:PORT,HOST:PORT); else let the role write again"
+        raise Unavailable(f"the database at {_place(dsn)} cannot be used: {reason(error)}", hint=hint) from error
     except AWAY as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         hint = f"does it run, and is its URL right ({SETTING})?"
-        raise Unavailable(f"the database at {_place(dsn)} does not answer: {reason}", hint=hint) from error
+        raise Unavailable(f"the database at {_place(dsn)} does not answer: {reason(error)}", hint=hint) from error
+
+
+def reason(error: BaseException) -> str:
+    """Why it cannot be used, in a few words."""
+    if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
+        return _READ_ONLY
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def pooled(dsn: str) -> str:
+    return f"the database at {_place(dsn)} is behind a pooler that gives every transaction another session"
 
 
 def _place(dsn: str) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 import time
 from collections import deque
 from collections.abc import AsyncIterator
@@ -25,6 +24,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from headway.errors import ConfigError
 from headway.version import VERSION
 from headway.wire import PROTOCOL, PROTOCOL_HEADER
+from headway.wire.keep_alive import keep_alive
 
 IDLE_S = 30.0  # longer unused, a connection may have been dropped silently on the way
 STREAM_BUFFER = 256 * 1024  # bytes of a stream that nobody has read yet; above it the peer is slowed down
@@ -280,7 +280,7 @@ class _Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one without being a subclass
         self.alive = True
         self._siblings.add(self)
-        _keep_alive(transport.get_extra_info("socket"))
+        keep_alive(transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
         if self._waiter is None or self._complete:
@@ -368,13 +368,3 @@ def _tls_context(ca: str | None) -> Any:
     except OSError as error:  # of TLS too
         reason = error.strerror or error
         raise ConfigError(f"the authority {ca} cannot be read: {reason}", hint="tls_ca (HEADWAY_TLS_CA) names a PEM file") from None
-
-
-def _keep_alive(sock: socket.socket | None) -> None:
-    """A peer whose machine died must be noticed, also by a stream that waits for hours: after 30 s."""
-    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
-        if hasattr(socket, option):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
