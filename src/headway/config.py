@@ -44,7 +44,13 @@ class Option:
 
 
 def default_data_dir(env: Mapping[str, str] = os.environ) -> str:
-    return str(Path(env.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "headway")
+    return os.path.join(_at_home(env.get("XDG_DATA_HOME") or "~/.local/share"), "headway")
+
+
+def _at_home(path: str) -> str:
+    """A user whom no list knows, and without HOME, has none: a folder that nobody can make, so that who needs it is told its name."""
+    found = os.path.expanduser(path)
+    return found if not found.startswith("~") else found.replace("~", "/nonexistent", 1)
 
 
 def _duration(section: str, text: str, *, low: float = 0.0) -> Option:
@@ -244,7 +250,7 @@ def _find_file(file: str | None, env: Mapping[str, str]) -> Path | None:
     if named := file or env.get("HEADWAY_CONFIG"):
         return Path(named).expanduser()
     base = env.get("XDG_CONFIG_HOME") or "~/.config"
-    places = (Path("headway.toml"), Path(base).expanduser() / "headway" / "headway.toml")
+    places = (Path("headway.toml"), Path(_at_home(base)) / "headway" / "headway.toml")
     return next((path for path in places if path.is_file()), None)
 
 

@@ -16,7 +16,7 @@ MIB = 2**20
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What the kernel says of a file system: only its answer is made up."""
-    there = SimpleNamespace(f_blocks=100_000, f_frsize=MIB, f_bavail=50_000, f_files=1000, f_favail=500)
+    there = SimpleNamespace(f_blocks=100_000, f_frsize=MIB, f_bavail=50_000, f_files=1000, f_favail=500, f_flag=0)
     monkeypatch.setattr(os, "statvfs", lambda _folder: there)
     return there
 
@@ -49,6 +49,14 @@ def test_a_disk_without_room_for_files_is_full(disk: SimpleNamespace) -> None:
     assert health.trouble({"sandbox": "/"}, before=False) == "has room for 99 more files in its sandbox folder, less than 100"
 
 
+def test_a_read_only_file_system_and_a_folder_that_is_gone_are_trouble(disk: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk.f_flag = os.ST_RDONLY
+    assert health.trouble({"work": "/x"}, before=False) == "cannot write in its work folder: the file system of /x is read-only"
+    monkeypatch.undo()
+    gone = "cannot use its work folder /nowhere (No such file or directory): restart its agent"
+    assert health.trouble({"work": "/nowhere"}, before=False) == gone
+
+
 def test_an_error_for_want_of_room_is_known_by_where_it_came_from() -> None:
     def fetch(number: int) -> None:
         try:
@@ -56,7 +64,7 @@ def test_an_error_for_want_of_room_is_known_by_where_it_came_from() -> None:
         except OSError as error:
             raise ValueError(f"it could not be fetched: {error}") from None
 
-    for number, full in ((errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EACCES, False)):
+    for number, full in ((errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EROFS, True), (errno.EACCES, False)):
         with pytest.raises(ValueError, match="could not be fetched") as caught:
             fetch(number)
         assert health.for_want_of_room(caught.value) is full

@@ -172,3 +172,11 @@ def test_a_process_started_with_the_settings_environment_loads_the_same_settings
 def test_the_page_of_settings_is_the_one_generated() -> None:
     page = runpy.run_path(str(PAGE))
     assert page["PAGE"].read_text() == page["document"](), "run `python docs/settings.py`"
+
+
+def test_a_user_without_a_home_is_told_which_folder_cannot_be_made(monkeypatch):
+    """As in a container with a number for a user: no list knows it, and HOME is not set."""
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda _: (_ for _ in ()).throw(KeyError("uid not found")))
+    assert load(env={}).data_dir == "/nonexistent/.local/share/headway"
+    assert load(env={"HEADWAY_DATA": "/srv/headway"}).data_dir == "/srv/headway"

@@ -14,7 +14,8 @@ from headway.domain.units import size_text
 ROOM = 64 * 2**20  # free bytes below which a work folder is full
 PART = 20  # of a small file system, one part in so many
 FILES = 100  # free files below which it is full
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+# No fault of a task: the disk is full, was made read-only by the kernel, or does not answer.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
 def trouble(folders: Mapping[str, str], *, before: bool) -> str:
@@ -25,7 +26,12 @@ def trouble(folders: Mapping[str, str], *, before: bool) -> str:
     """
     times = 2 if before else 1
     for what, folder in folders.items():
-        there = os.statvfs(folder)
+        try:
+            there = os.statvfs(folder)
+        except OSError as error:  # somebody has removed it, or the disk is gone
+            return f"cannot use its {what} folder {folder} ({error.strerror}): restart its agent"
+        if there.f_flag & os.ST_RDONLY:  # a kernel makes it so when the disk fails
+            return f"cannot write in its {what} folder: the file system of {folder} is read-only"
         wanted = min(ROOM, there.f_blocks * there.f_frsize // PART) * times
         free = there.f_bavail * there.f_frsize
         if free < wanted:
@@ -36,7 +42,7 @@ def trouble(folders: Mapping[str, str], *, before: bool) -> str:
 
 
 def for_want_of_room(error: BaseException | None, said: str = "") -> bool:
-    """Whether this went wrong because the disk is full: by the error or what it came from, or by what a program said of it."""
+    """Whether this went wrong because the disk is full or fails: by the error or what it came from, or by what a program said of it."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             return True

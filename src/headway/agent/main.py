@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -39,8 +40,9 @@ from headway.agent.hardware import capacity, offered_labels
 from headway.agent.kept_code import CODE_FD
 from headway.agent.link import LINK_FD, Adopt, EndAll, Quit, Setup
 from headway.agent.link_async import Link
+from headway.agent.machine_id import machine_of
 from headway.agent.noticing import notice
-from headway.agent.places import box_folder, why_no_sandbox
+from headway.agent.places import SCRATCH, box_folder, why_no_sandbox
 from headway.agent.preparations import PASSED_ON as BUILD_ENVIRONMENT
 from headway.agent.process import INHERITED
 from headway.agent.runners import PASSED_ON
@@ -100,7 +102,8 @@ class Agent:
         self.work_dir = os.path.realpath(
             settings.work_dir or os.path.join(settings.data_dir, "agent", settings.node_name.replace("/", "_"))
         )
-        os.makedirs(self.work_dir, mode=0o700, exist_ok=True)
+        with _said_of(self.work_dir):
+            os.makedirs(self.work_dir, mode=0o700, exist_ok=True)
         key = f"{self.work_dir}\0{settings.node_name}".encode()
         self.instance = hashlib.blake2b(key, digest_size=8).hexdigest()
         self.capacity = _capacity(settings, self.work_dir)
@@ -116,7 +119,8 @@ class Agent:
 
     def take_over(self) -> None:
         """Be the only agent of this node on this machine, and leave nothing of an earlier one running."""
-        self._lock = os.open(os.path.join(self.work_dir, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with _said_of(self.work_dir):
+            self._lock = os.open(os.path.join(self.work_dir, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -162,7 +166,7 @@ class Agent:
     def _examine(self, before: bool) -> str:
         if kept_code.installed() != kept_code.OWN:  # what the supervisor would start for new tasks is of another version
             return kept_code.TROUBLE
-        folders = {"work": self.work_dir}
+        folders = {"work": os.path.join(self.work_dir, SCRATCH)}
         if "sandbox" in self.capacity.labels:
             folders["sandbox"] = box_folder(self.settings.sandbox_dir, self.work_dir, self.instance)
         return health.trouble(folders, before=before)
@@ -217,7 +221,7 @@ class Agent:
         assert self._sock is not None
         register = Register(
             name=self.settings.node_name, boot="", capacity=self.capacity, protocol=PROTOCOL, version=VERSION,
-            machine=_machine(self.work_dir),
+            machine=machine_of(self.work_dir),
         )  # fmt: skip
         link = Link()
         side = ExchangeSide(servers, link, register, log, examine=self._examine)
@@ -305,6 +309,20 @@ class Agent:
         return False
 
 
+@contextlib.contextmanager
+def _said_of(work_dir: str) -> Iterator[None]:
+    """A folder that is another user's, or can be written by nobody."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            raise
+        raise ConfigError(
+            f"the work folder {work_dir} cannot be used by this user: {error.strerror}",
+            hint="run the agent as the user that owns it, chown it, or choose another with --work-dir or --data-dir",
+        ) from error
+
+
 def _spoken(versions: tuple[int, ...] | None) -> str:
     return "another version" if versions is None else f"link {versions[0]} and protocol {versions[1]}"
 
@@ -337,19 +355,6 @@ def _failed(error: BaseException | None) -> int:
     if error is not None:
         raise RuntimeError("the agent's exchange side failed") from error
     raise AssertionError("the exchange side ended by itself")
-
-
-def _machine(work_dir: str) -> str:
-    """Says that this is the same machine as before, and no other with its name: a number drawn once, kept in the work folder."""
-    path = os.path.join(work_dir, "machine")
-    with contextlib.suppress(FileNotFoundError), open(path) as file:
-        if kept := file.read().strip():
-            return kept
-    drawn = os.urandom(8).hex()
-    with open(f"{path}.new", "w") as file:
-        file.write(drawn)
-    os.replace(f"{path}.new", path)
-    return drawn
 
 
 def _capacity(settings: Settings, work_dir: str) -> Capacity:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from headway.domain.task import Definition
 
 SCRATCH = "scratch"  # the folder of folders for attempts
 OWN_PROCESSES = 3  # of the sandbox itself
+SCRATCH = "scratch"  # in the work folder
 GATE_MEMORY = 32 * 2**20  # of the process that connects it to granted places
 
 
@@ -59,6 +61,8 @@ class Places:
         if os.path.isdir(scratch := os.path.join(self._box_dir, SCRATCH)):
             remove(scratch)  # of a supervisor that was killed: there may be no isolated task for long
         self._box: tuple[sandbox.Sandbox, Scratch] | None = None
+        self._kept = -1
+        self._keep_box()
         self.disk_watch = DiskWatch()
         self.opened: Callable[[str], None] = lambda folder: None  # told of the folder that sandboxes see as /etc, once it is there
         self._limbo: list[Place] = []  # something in them does not die yet
@@ -155,6 +159,7 @@ class Places:
             try:
                 make_private(self._box_dir)
                 note_owner(self._box_dir, self._work_dir)
+                self._keep_box()
                 shown = [*self._terms.sandbox_paths, *self._terms.paths]
                 sources = [self._prepared, *self._terms.volumes.values()]
                 box = sandbox.Sandbox(os.path.join(self._box_dir, "box"), shown=shown, sources=sources, tls_ca=self._terms.tls_ca)
@@ -164,6 +169,12 @@ class Places:
             except OSError as error:
                 raise NotStartable(f"this node cannot make a sandbox: {error}") from error
         return self._box
+
+    def _keep_box(self) -> None:
+        """Who cleans /var/tmp of what is old leaves alone what is locked (tmpfiles.d(5)): most of a sandbox is written once."""
+        if self._kept < 0 and os.path.isdir(self._box_dir):
+            self._kept = os.open(self._box_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(self._kept, fcntl.LOCK_SH)
 
     @property
     def workshop(self) -> str:

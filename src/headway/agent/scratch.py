@@ -43,7 +43,11 @@ class Scratch:
 
     def take(self, uid: int | None = None) -> str:
         """An empty folder with an empty folder for checkpoints in it, owned by the user that will run there."""
-        path = self._free.pop() if self._free else self._make()
+        try:
+            path = self._free.pop() if self._free else self._make()
+            os.lstat(path)
+        except FileNotFoundError:
+            raise OSError(errno.EIO, f"the folder {self.root} was removed") from None
         if uid is not None:
             for folder in self._folders(path):
                 os.chown(folder, uid, uid, follow_symlinks=False)

@@ -118,6 +118,7 @@ class Postgres:
         try:
             self._identity = privileges.identity(self.folder / "base", self._bin / "postgres")
             if not (self.folder / "PG_VERSION").exists():
+                self._refuse_if_removed()
                 self._create()
             self._check_version()
             postmaster.end_leftovers(self.folder)
@@ -157,6 +158,14 @@ class Postgres:
     def _release(self) -> None:
         if self._own_lock:
             self._lock.release()
+
+    def _refuse_if_removed(self) -> None:
+        """An empty database in place of one that ran a moment ago would look as if nothing had ever been submitted."""
+        if self._socket is not None:
+            raise Unavailable(
+                f"the database's folder {self.folder} was removed while it ran",
+                hint="end Headway, put the data folder back from a backup, and start it again",
+            )
 
     def _create(self) -> None:
         """initdb beside the place, sync it, then rename: 0.6 s in all."""
