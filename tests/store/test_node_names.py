@@ -63,3 +63,12 @@ async def test_a_node_that_offers_something_new_keeps_its_tasks_and_gets_what_ne
 
 def with_label(capacity: Capacity, name: str, value: str) -> Capacity:
     return msgspec.structs.replace(capacity, labels={**capacity.labels, name: value})
+
+
+async def test_one_that_goes_on_for_another_keeps_its_machine(dsn):
+    async with engine(dsn) as core:
+        first = await ScriptedAgent(core, machine="a").join()
+        first.machine = ""  # its exchange side was started again: the same boot
+        assert (await first.join()).id == first.id
+        with pytest.raises(Conflict, match="lives on another machine"):
+            await ScriptedAgent(core, machine="b").join()

@@ -221,7 +221,8 @@ class Agent:
         assert self._sock is not None
         register = Register(
             name=self.settings.node_name, boot="", capacity=self.capacity, protocol=PROTOCOL, version=VERSION,
-            machine=machine_of(self.work_dir),
+            # Who goes on for another is of the same machine by its boot: its work folder may be gone, and an older server reckon otherwise.
+            machine="" if self._adopted else machine_of(self.work_dir),
         )  # fmt: skip
         link = Link()
         side = ExchangeSide(servers, link, register, log, examine=self._examine)

@@ -134,10 +134,13 @@ async def _database(settings: Settings) -> AsyncIterator[Check]:
 async def _look_at(connection: Any, settings: Settings) -> AsyncIterator[Check]:
     from headway.store import fitness
 
+    from headway.store.unreached import in_our_words
+
     assert settings.database is not None
-    await fitness.refuse_unfit(connection)
-    await fitness.refuse_strangers(connection)
-    await fitness.refuse_pooler(connection, settings.database)
+    with in_our_words(settings.database):
+        await fitness.refuse_unfit(connection)
+        await fitness.refuse_strangers(connection)
+        await fitness.refuse_pooler(connection, settings.database)
     yield Check("database", "ok", f"PostgreSQL {await connection.fetchval('show server_version')}")
     for setting, todo in fitness.LOSSES.items():
         value = await connection.fetchval(f"show {setting}")

@@ -6,7 +6,8 @@ select boot, machine, state = 0 as lives from node where name = $1 for update;
 -- An agent announces its machine; the same name is the same node. One that only offers something else than before stays in its trouble.
 insert into node (name, boot, capacity, region, version, task_key, machine) values ($1, $2, $3::jsonb, $4, $5, $6, $7)
 on conflict (name) do update set boot = excluded.boot, capacity = excluded.capacity, region = excluded.region,
-    version = excluded.version, machine = excluded.machine, state = 0, seen_at = clock_timestamp(), registered_at = clock_timestamp(),
+    machine = case when excluded.machine = '' and node.boot = excluded.boot then node.machine else excluded.machine end,
+    version = excluded.version, state = 0, seen_at = clock_timestamp(), registered_at = clock_timestamp(),
     trouble = case when node.boot = excluded.boot then node.trouble else '' end,
     task_key = case when node.boot = excluded.boot then coalesce(node.task_key, excluded.task_key) else excluded.task_key end
 returning id, task_key;
