@@ -133,7 +133,6 @@ async def _database(settings: Settings) -> AsyncIterator[Check]:
 
 async def _look_at(connection: Any, settings: Settings) -> AsyncIterator[Check]:
     from headway.store import fitness
-
     from headway.store.unreached import in_our_words
 
     assert settings.database is not None
