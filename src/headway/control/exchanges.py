@@ -219,8 +219,8 @@ class Exchanges:
 
     def _may_hold(self, session: Session) -> bool:
         """While the database is away nobody can declare the node lost: we are the only server, or we are its reaper."""
-        last = self.heartbeats.committed.get((session.node, session.boot))
-        recent = last is not None and time.monotonic() - last < self.hold_s
+        boot, last = self.heartbeats.committed.get(session.node, ("", 0.0))
+        recent = boot == session.boot and time.monotonic() - last < self.hold_s
         return recent and (self.alone or self.leader.leads("reaper"))
 
     async def _leave(self, session: Session) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -23,8 +24,7 @@ DRAINING, QUARANTINED = "draining", "quarantined"
 NODE_WORDS = (*STATE_WORDS.values(), DRAINING, QUARANTINED)
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(msgspec.Struct, frozen=True):
     id: int
     name: str
     boot: str
@@ -58,31 +58,39 @@ class Fleet:
     database: Database
     on_change: Callable[[], None] = lambda: None  # something else than heartbeats: other servers must hear of it too
     nodes: dict[int, Node] = field(default_factory=dict)
+    open: int = 0  # those of them that take new tasks
     _satisfiable: dict[int, bool] = field(default_factory=dict)  # by shape
-    _looks: int = 0
-    _looked: int = 0
+    _capacities: dict[str, Capacity] = field(default_factory=dict)  # by their text: they seldom change
+    _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _next_look: asyncio.Future[None] | None = None  # one that has not begun
 
     async def refresh(self) -> None:
-        """Read all nodes: what was committed before this call is known after it. Whoever looks first at a change tells of it."""
+        """Read all nodes: what was committed before this call is known after it. Whoever looks first at a change tells of it.
+
+        A look that has begun may have missed what this call is about, so the caller waits for the next, which all who come meanwhile
+        share. When a thousand agents come at once, after a restart of their server, there are a few looks, not a thousand.
+        """
+        if self._next_look is None:
+            self._next_look = asyncio.ensure_future(self._look_in_turn())
+            self._next_look.add_done_callback(_heard)
+        await asyncio.shield(self._next_look)  # who gives up does not end it for the others
+
+    async def _look_in_turn(self) -> None:
+        async with self._looking:
+            self._next_look = None
+            await self._look()
+
+    async def _look(self) -> None:
         async with self.database.cold() as connection:
-            self._looks += 1
-            look = self._looks
             rows = await connection.fetch(_ALL)
-        if look < self._looked:
-            return  # who looked later was answered earlier, and knows better
-        self._looked = look
-        nodes = {
-            row["id"]: Node(
-                row["id"], row["name"], row["boot"], row["state"], row["drain"], row["trouble"],
-                msgspec.json.decode(row["capacity"], type=Capacity), row["region"], row["version"], row["seen_at"],
-                row["clock_ms"],
-            )
-            for row in rows
-        }  # fmt: skip
-        changed = {i: (n.boot, n.state, n.drain, n.trouble, n.capacity) for i, n in nodes.items()} != {
-            i: (n.boot, n.state, n.drain, n.trouble, n.capacity) for i, n in self.nodes.items()
-        }
-        self.nodes = nodes
+        before, self._capacities = self._capacities, {}
+        nodes = {}
+        for node, name, boot, state, drain, trouble, clock_ms, capacity, region, version, seen_at in rows:
+            known = self._capacities.get(capacity) or before.get(capacity) or msgspec.json.decode(capacity, type=Capacity)
+            self._capacities[capacity] = known
+            nodes[node] = Node(node, name, boot, state, drain, trouble, known, region, version, seen_at, clock_ms)
+        changed = nodes.keys() != self.nodes.keys() or any(map(_differ, nodes.values(), (self.nodes[node] for node in nodes)))
+        self.nodes, self.open = nodes, sum(not node.closed for node in nodes.values())
         if changed:
             self._satisfiable.clear()
             self.on_change()
@@ -121,7 +129,7 @@ class Fleet:
         nowhere = self._nowhere(need)
         programs = [language.program for language in languages.LANGUAGES if language.label in nowhere]
         if programs:
-            return f"install {', '.join(programs)} on a node and start its agent again; `headway node show NAME` lists what it has"
+            return f"install {', '.join(programs)} on a node, which sees it within a minute; `headway node show NAME` lists what it has"
         return "add a node with this label" if nowhere else "ask for less, or add a node that has it"
 
     def _nowhere(self, need: Resources) -> list[str]:
@@ -134,3 +142,17 @@ class Fleet:
 
     def by_name(self, name: str) -> Node | None:
         return next((node for node in self.nodes.values() if node.name == name or str(node.id) == name), None)
+
+
+def _differ(now: Node, before: Node) -> bool:
+    """In something else than what each heartbeat brings."""
+    return (
+        now.capacity is not before.capacity or now.boot != before.boot or now.state != before.state or now.drain != before.drain
+        or now.trouble != before.trouble
+    )  # fmt: skip
+
+
+def _heard(look: asyncio.Future[None]) -> None:
+    """Who asked hears why it failed; if all of them gave up, nobody is to be told."""
+    if not look.cancelled():
+        look.exception()

@@ -120,11 +120,10 @@ class Promises:
         own = plan.tenants.get(tenant, _UNKNOWN)
         leaving = own.rate or plan.drain_per_s
         served = own.served or (plan.drain_per_s if plan.utilisation >= FULL else 0.0)  # of a fleet with room it says what came
-        nodes = sum(not node.closed for node in self.fleet.nodes.values())
         if count.ends:  # what others do does not matter
-            return Load(nodes, 1.0, count.now(now, 0.0), 0.0, plan.top_k, count.ends)
+            return Load(self.fleet.open, 1.0, count.now(now, 0.0), 0.0, plan.top_k, count.ends)
         rivals = sum(1 for one, other in plan.tenants.items() if other.waiting and one != tenant) + 1
-        return Load(nodes, plan.utilisation, count.now(now, leaving), served, plan.top_k, self._ends, rivals)
+        return Load(self.fleet.open, plan.utilisation, count.now(now, leaving), served, plan.top_k, self._ends, rivals)
 
     async def _next_ends(self, plan: PlanState) -> tuple[float, ...]:
         """When what runs will probably have ended, on a full fleet where that is seldom."""

@@ -36,7 +36,7 @@ returning n.id, n.name;
 update node set state = 2 where id = $1 and boot = $2;
 
 -- name: all
-select id, name, boot, state, drain, trouble, clock_ms, capacity::text as capacity, region, version, registered_at, seen_at from node order by id;
+select id, name, boot, state, drain, trouble, clock_ms, capacity::text as capacity, region, version, seen_at from node order by id;
 
 -- name: set_drain
 update node set drain = $2 where id = $1 returning id;
