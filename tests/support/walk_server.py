@@ -52,6 +52,10 @@ class WalkServer(ScriptedServer):
 
     # --- for the walk
 
+    def new_task(self) -> int:
+        self._number += 1
+        return self._number
+
     def settled(self, ref: Ref) -> bool:
         return ref in self.finished or ref in self.returned or ref in self.gone
 

@@ -119,7 +119,7 @@ class Supervisor:
         self._make_parts(terms, engine)
         self.quitting = False
         self._tick_at = self._ship_at = self._reap_at = 0.0
-        self._ended_children = self._gathering = False
+        self._ended_children, self._gathering = True, False  # a child may have ended before signals were listened to
         self._taken: Take | None = None
         self._stimuli: deque[Stimulus] = deque()
         self._doing = False
