@@ -77,6 +77,22 @@ async def test_a_long_task_is_frozen_for_an_urgent_one_and_goes_on_after_it(dsn:
         assert kinds == ["task.preempted", "task.paused", "task.resumed", "task.succeeded"]
 
 
+async def test_that_a_task_made_room_is_forgotten_when_it_has_gone_on_and_ended(dsn: str) -> None:
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        long = await begin(core, agent, **LONG)
+        await submit(core, function(**URGENT))
+        [order], [control] = await gather(agent, orders=1, controls=1)
+        await confirm(agent, control, "paused")
+        await agent.succeed(order)
+        _, [control] = await gather(agent, controls=1)
+        await confirm(agent, control, "resumed")
+        await agent.succeed(long)
+        await core.archivist.run_once()
+        async with core.database.cold() as connection:
+            assert await connection.fetch("select task from preemption") == []
+
+
 async def test_the_order_comes_together_with_the_word_to_stop_for_it(dsn: str) -> None:
     async with engine(dsn) as core:
         agent = await ScriptedAgent(core).join()

@@ -23,6 +23,7 @@ _FIRINGS = query("schedule.forget_firings")
 _AUDIT = query("audit.forget")
 AUDIT_DAYS = 400  # longer than the year an auditor asks about
 _CLAIMS = query("once.forget")
+_MADE_ROOM = query("preemption.forget")  # of those that went on and ended since: the planner forgets only who never went on
 _TREES = query("tree.forget")
 
 
@@ -51,6 +52,7 @@ class Archivist:
             await connection.execute(_AUDIT, AUDIT_DAYS)
             await blobs.sweep(connection)
             await connection.execute(_CLAIMS, float(self.retention_days))
+            await connection.execute(_MADE_ROOM)
             return dropped, expired
 
         dropped, expired = await self.database.transact(work)
