@@ -19,7 +19,7 @@ BEGINNING = ("0", 0)
 @pytest.fixture(autouse=True)
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams look for what nobody woke them for, here without making the tests wait."""
-    monkeypatch.setattr("headway.control.waiting.LOOK_S", 0.02)
+    monkeypatch.setattr("headway.control.following.LOOK_S", 0.02)
 
 
 @asynccontextmanager
@@ -44,7 +44,7 @@ class Reader:
     """Follows a stream from a cursor; `kinds` is everything it was shown."""
 
     def __init__(self, core, *, tenant: int | None = None, after: tuple[str, int] | None = BEGINNING) -> None:
-        self.stream = core.waiting.events(tenant, after)
+        self.stream = core.following.events(tenant, after)
         self.after = after
         self.kinds: list[str] = []
         self.rows: list[Any] = []
@@ -198,7 +198,7 @@ async def test_every_end_of_a_task_is_told_once_with_its_tenant(dsn):
 
 
 async def test_a_stream_wakes_up_when_a_task_ends(dsn, monkeypatch):
-    monkeypatch.setattr("headway.control.waiting.LOOK_S", 3600.0)  # only a wake-up helps
+    monkeypatch.setattr("headway.control.following.LOOK_S", 3600.0)  # only a wake-up helps
     async with engine(dsn) as core:
         agent = await ScriptedAgent(core).join()
         reader = Reader(core, after=None)

@@ -33,14 +33,14 @@ async def events(request: Http) -> Stream:
                 f"Last-Event-ID: {asked[:40]!r} is no event id", field="last-event-id", hint="the id of an event of this stream"
             )
         after = (match[1], int(match[2]))
-    waiting = core_of(request).waiting
+    following = core_of(request).following
     if after is None and "since" in request.query_params:
-        after = await waiting.since(seconds_of(request, "since", 0.0))
+        after = await following.since(seconds_of(request, "since", 0.0))
     words = [word for word in request.query_params.get("kind", "").split(",") if word]
     kinds = list(kinds_of(words, "kind")) if words else None
     follow = request.query_params.get("follow") not in ("0", "false")
     return Stream(
-        _sse(while_known(request, waiting.events(caller.scope, after, kinds, follow=follow))),
+        _sse(while_known(request, following.events(caller.scope, after, kinds, follow=follow))),
         media_type="text/event-stream",
         headers={"cache-control": "no-store"},
     )

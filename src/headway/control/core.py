@@ -36,6 +36,7 @@ from headway.control.express import Express
 from headway.control.feasibility import Feasibility
 from headway.control.firing import Firing
 from headway.control.fleet import Fleet
+from headway.control.following import Following
 from headway.control.heartbeats import Heartbeats
 from headway.control.identity import IdSource
 from headway.control.impossible import Impossible
@@ -196,6 +197,7 @@ class Core:
         self.changing = Changing(database, self.definitions, self.contents, self.tenants, self.fleet, bus)
         self.steering = Steering(database, bus)
         self.waiting = Waiting(database, bus)
+        self.following = Following(database, bus)
 
     def _make_webhooks(self) -> None:
         """What tells others."""
@@ -293,6 +295,7 @@ class Core:
         self.ready = False
         self.sessions.stop()
         self.waiting.stop()
+        self.following.stop()
 
     async def stop(self) -> None:
         """Hand the duties on, end the loops, give the number back."""

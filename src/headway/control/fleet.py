@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from headway.control.definitions import Interned
+from headway.control.sharing import SharedLook
 from headway.domain import languages
 from headway.domain.resources import Capacity, Resources, describe, fits, missing_labels
 from headway.errors import UnsatisfiableResources
@@ -61,24 +61,16 @@ class Fleet:
     open: int = 0  # those of them that take new tasks
     _satisfiable: dict[int, bool] = field(default_factory=dict)  # by shape
     _capacities: dict[str, Capacity] = field(default_factory=dict)  # by their text: they seldom change
-    _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _next_look: asyncio.Future[None] | None = None  # one that has not begun
+
+    def __post_init__(self) -> None:
+        self._looking = SharedLook(lambda: self._look())
 
     async def refresh(self) -> None:
         """Read all nodes: what was committed before this call is known after it. Whoever looks first at a change tells of it.
 
-        A look that has begun may have missed what this call is about, so the caller waits for the next, which all who come meanwhile
-        share. When a thousand agents come at once, after a restart of their server, there are a few looks, not a thousand.
+        When a thousand agents come at once, after a restart of their server, there are a few looks, not a thousand.
         """
-        if self._next_look is None:
-            self._next_look = asyncio.ensure_future(self._look_in_turn())
-            self._next_look.add_done_callback(_heard)
-        await asyncio.shield(self._next_look)  # who gives up does not end it for the others
-
-    async def _look_in_turn(self) -> None:
-        async with self._looking:
-            self._next_look = None
-            await self._look()
+        await self._looking.fresh()
 
     async def _look(self) -> None:
         async with self.database.cold() as connection:
@@ -150,9 +142,3 @@ def _differ(now: Node, before: Node) -> bool:
         now.capacity is not before.capacity or now.boot != before.boot or now.state != before.state or now.drain != before.drain
         or now.trouble != before.trouble
     )  # fmt: skip
-
-
-def _heard(look: asyncio.Future[None]) -> None:
-    """Who asked hears why it failed; if all of them gave up, nobody is to be told."""
-    if not look.cancelled():
-        look.exception()

@@ -1,4 +1,4 @@
-"""Clients that wait for tasks to end, and streams that follow events.
+"""Clients that wait for tasks to end.
 
 Tasks that end on this server wake their waiters at once; those that end elsewhere are looked up when another server says so, and
 every second anyway.
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from headway.control.bus import Bus
 from headway.errors import Unavailable
@@ -19,10 +17,6 @@ from headway.store.queries import query
 
 LOOK_S = 1.0
 _FINAL = query("read.final")
-_EVENTS = query("read.events")
-_EVENT_END = query("read.event_end")
-_EVENT_RESUME = query("read.event_resume")
-_EVENT_SINCE = query("read.event_since")
 
 
 @dataclass
@@ -30,37 +24,26 @@ class Waiting:
     database: Database
     bus: Bus
     _by_task: dict[int, set[asyncio.Event]] = field(default_factory=dict)
-    _streams: set[asyncio.Event] = field(default_factory=set)
     _look: asyncio.Event = field(default_factory=asyncio.Event)
     _anybody: asyncio.Event = field(default_factory=asyncio.Event)  # waits
     _stopping: bool = False
 
     def stop(self) -> None:
-        """Answer everybody who waits; streams end, and their clients resume elsewhere."""
+        """Answer everybody who waits."""
         self._stopping = True
         for events in self._by_task.values():
             for event in events:
                 event.set()
-        for event in self._streams:
-            event.set()
 
     def __post_init__(self) -> None:
         self.bus.on_ended.append(self._ended)
-        self.bus.on_remote.append(self._remote)
-        self.bus.on_told.append(lambda: self._ended([]))
+        self.bus.on_remote.append(self._look.set)
 
     def _ended(self, ids: list[int]) -> None:
         if self._by_task:
             for task in ids:
                 for event in self._by_task.get(task, ()):
                     event.set()
-        for event in self._streams:
-            event.set()
-
-    def _remote(self) -> None:
-        self._look.set()
-        for event in self._streams:
-            event.set()
 
     async def run(self) -> None:
         """Look up what other servers may have ended."""
@@ -110,41 +93,3 @@ class Waiting:
                 waiters.discard(event)
                 if not waiters:
                     del self._by_task[task]
-
-    async def since(self, seconds: float) -> tuple[str, int] | None:
-        """The cursor before the facts of the last so many seconds."""
-        async with self.database.cold() as connection:
-            row = await connection.fetchrow(_EVENT_SINCE, seconds)
-        return None if row is None else (row["xid"], row["seq"])
-
-    async def events(
-        self, tenant: int | None, after: tuple[str, int] | None, kinds: list[str] | None = None, *, follow: bool = True
-    ) -> AsyncIterator[list[Any]]:
-        """Batches of facts after a cursor, for ever; an empty batch now and then, so that the caller notices a lost client. Without
-        `follow` it ends when everything there is was read."""
-        async with self.database.cold() as connection:
-            if after is None:
-                after = (await connection.fetchval(_EVENT_END), 2**62)
-            else:
-                after = (await connection.fetchval(_EVENT_RESUME, after[0]), after[1])
-        wake = asyncio.Event()
-        self._streams.add(wake)
-        try:
-            while not self._stopping:
-                wake.clear()
-                async with self.database.cold() as connection:
-                    rows = await connection.fetch(_EVENTS, after[0], after[1], tenant, 1000, kinds)
-                if rows:
-                    after = (rows[-1]["xid"], rows[-1]["seq"])
-                yield rows
-                if len(rows) < 1000 and not follow:
-                    return
-                if len(rows) < 1000:
-                    try:
-                        async with asyncio.timeout(LOOK_S):
-                            await wake.wait()
-                    except TimeoutError:
-                        pass
-                    await asyncio.sleep(0.02)  # coalesce, and let the finishing transactions commit
-        finally:
-            self._streams.discard(wake)

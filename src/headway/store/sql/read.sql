@@ -63,7 +63,7 @@ select id, tenant, definition from dead_letter where id = any ($1::bigint[]) and
 
 -- name: events
 -- Facts after a cursor, below the oldest running transaction: nothing can appear before what was read.
-select e.xid::text as xid, e.seq, e.at, e.kind, e.tasks, e.data, w.name as tenant from event e left join tenant w on w.id = e.tenant
+select e.xid::text as xid, e.seq, e.at, e.kind, e.tasks, e.data, w.name as tenant, e.tenant as tenant_id from event e left join tenant w on w.id = e.tenant
 where (e.xid, e.seq) > ($1::text::xid8, $2) and e.xid < pg_snapshot_xmin(pg_current_snapshot())
     and ($3::int is null or e.tenant = $3) and ($5::text[] is null or e.kind = any ($5))
 order by e.xid, e.seq limit $4;
