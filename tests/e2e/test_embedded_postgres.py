@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -163,6 +164,20 @@ async def test_a_long_path_gets_a_short_socket_that_stays_the_same_after_a_crash
     assert stat.S_IMODE(short.stat().st_mode) == 0o700
     server.stop()
     assert not short.exists()
+
+
+async def test_a_socket_that_somebody_removed_with_all_of_tmp_is_there_again_after_a_start(tmp_path: Path) -> None:
+    server = Postgres(tmp_path / ("long" * 25) / "data")
+    dsn = server.start()
+    await remember(dsn, 1)
+    assert not server.end_if_unreachable()
+    shutil.rmtree(dsn.split("host=")[1])
+    assert server.end_if_unreachable()
+    server.wait()
+    assert server.start() == dsn
+    assert await remembered(dsn) == [1]
+    shutil.rmtree(dsn.split("host=")[1])
+    server.stop()
 
 
 def test_files_of_others_are_not_overwritten(postgres: Postgres) -> None:

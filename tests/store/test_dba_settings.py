@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +21,7 @@ from headway.store import connecting
 from headway.store.database import Database
 from headway.store.fitness import doubts
 from headway.store.migrate import migrate
+from tests.e2e.test_tls import make_certificates
 from tests.store.test_cli_database import examined, headway
 from tests.support.databases import Databases
 from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
@@ -184,6 +188,47 @@ async def test_an_encoding_that_cannot_hold_every_text_is_refused(postgres: Data
             await migrate(postgres.dsn(name))
     finally:
         await execute(empty_dsn, f"drop database {name}")
+
+
+async def test_a_trigger_that_forbids_to_make_tables_is_heard(empty_dsn: str) -> None:
+    raises = "create function stop() returns event_trigger language plpgsql as $$ begin raise exception 'no tables on weekdays'; end $$"
+    await execute(empty_dsn, raises, "create event trigger stop on ddl_command_start execute function stop()")
+    try:
+        with pytest.raises(ConfigError, match=r"refuses us: no tables on weekdays \(a trigger or a rule in this database said so"):
+            await migrate(empty_dsn)
+    finally:
+        await execute(empty_dsn, "drop event trigger stop")
+
+
+async def test_a_certificate_that_is_not_trusted_or_not_there_is_told_as_that(tmp_path: Path) -> None:
+    for names, folder in (("DNS:elsewhere.example", "other"), ("IP:127.0.0.1", "right")):
+        make_certificates(tmp_path / folder, names=names)
+    async with speaking_tls(tmp_path / "other") as port:
+        url = f"postgresql://u@127.0.0.1:{port}/db?sslmode=verify-full&sslrootcert="
+        with pytest.raises(ConfigError, match="cannot be trusted: IP address mismatch"):
+            await migrate(f"{url}{tmp_path}/other/ca.pem")
+        with pytest.raises(ConfigError, match="cannot be trusted: "):
+            await migrate(f"{url}{tmp_path}/right/ca.pem")
+        with pytest.raises(ConfigError, match=r"sslrootcert=/nowhere\.pem in the database's URL names a file that is not there"):
+            await migrate(f"{url}/nowhere.pem")
+
+
+@asynccontextmanager
+async def speaking_tls(folder: Path) -> AsyncIterator[int]:
+    """What a client of PostgreSQL meets before it says who it is."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "server.pem", folder / "server.key")
+
+    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(8)
+        writer.write(b"S")
+        with contextlib.suppress(OSError):  # it does not trust us, and goes
+            await writer.start_tls(context)
+        writer.close()
+
+    server = await asyncio.start_server(meet, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
 
 
 async def test_of_several_hosts_one_that_swallows_everything_does_not_keep_us_from_the_next(empty_dsn: str) -> None:

@@ -147,12 +147,17 @@ async def test_a_database_without_room_is_told_to_who_asks_how_it_is(dsn: str) -
     """Reading works, so that everything that only looks finds nothing wrong."""
     database = Database(dsn)
     full = "do $$ begin raise exception 'could not extend file' using errcode = 'disk_full'; end $$"
+    gone = "do $$ begin raise exception 'could not open file' using errcode = 'undefined_file'; end $$"
     try:
         assert database.trouble == ""
         with pytest.raises(Unavailable, match="cannot take more"):
             async with database.cold() as connection:
                 await connection.execute(full)
         assert database.trouble == "the database cannot take more: could not extend file"
+        with pytest.raises(Unavailable, match="look at its disk"):
+            async with database.cold() as connection:
+                await connection.execute(gone)
+        assert database.trouble == "the database cannot use its files: could not open file"
     finally:
         await database.close()
 

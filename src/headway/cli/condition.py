@@ -53,7 +53,8 @@ async def _ask(server: Server, place: Place) -> AsyncIterator[Check]:
     stats = await server.get("/v1/stats", Stats, timeout=10.0)
     yield version(stats, place.url)
     if stats.trouble:
-        yield Check("room", "fail", stats.trouble, "make room where the database is (disk, memory, connections): it goes on by itself")
+        todo = "make room where the database is (disk, memory), or see what is wrong with its files: it goes on by itself"
+        yield Check("room", "fail", stats.trouble, todo)
     if of_a_tenant(stats):
         yield Check("agents", "ok", "not looked at: the nodes are the operator's")
     else:

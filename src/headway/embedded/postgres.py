@@ -92,6 +92,7 @@ class Postgres:
         self._identity: privileges.Identity | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket_folder.SocketFolder | None = None
+        self._ready = False  # it has been since its last start
 
     @property
     def pid(self) -> int | None:
@@ -149,6 +150,16 @@ class Postgres:
             self._process.kill()
             self._process.wait()
         postmaster.end_leftovers(self.folder)
+
+    def end_if_unreachable(self) -> bool:
+        """Somebody has removed its socket: nobody could connect to it any more, and only a start makes another. Or its whole folder."""
+        if self.pid is None or self._socket is None or not self._ready:
+            return False
+        if self._socket.there and (self.folder / "PG_VERSION").exists():
+            return False
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
+        return True
 
     def wait(self) -> None:
         """Block until the postmaster has ended, for whatever reason."""
@@ -212,13 +223,15 @@ class Postgres:
             )
 
     def _launch(self) -> None:
+        owner = (self._identity.uid, self._identity.gid) if self._identity is not None else None
         if self._socket is None:  # a restart after a crash keeps it, so that the DSN stays the same
-            owner = (self._identity.uid, self._identity.gid) if self._identity is not None else None
             self._socket = socket_folder.make(self.folder, owner)
+        self._socket.restore(owner)
         if self.log.exists() and self.log.stat().st_size > LOG_LIMIT:
             self.log.replace(self.log.with_suffix(".log.1"))
         settings = {**self._settings, "unix_socket_directories": str(self._socket.path)}
         flags = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        self._ready = False
         with open(self.log, "ab") as log:
             begin = log.tell()
             self._process = subprocess.Popen(
@@ -240,6 +253,7 @@ class Postgres:
         while True:
             found = postmaster.read(self.folder)
             if found is not None and found.pid == process.pid and found.ready:
+                self._ready = True
                 return
             if process.poll() is not None or time.monotonic() > deadline:
                 break

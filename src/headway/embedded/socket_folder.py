@@ -11,10 +11,10 @@ import fcntl
 import hashlib
 import os
 import re
+import secrets
 import shutil
 import socket
 import stat
-import tempfile
 import time
 from pathlib import Path
 
@@ -29,10 +29,21 @@ class SocketFolder:
     def __init__(self, path: Path, lock: int) -> None:
         self.path, self._lock = path, lock
 
+    @property
+    def there(self) -> bool:
+        """Whether the socket of a running database is where it was made: somebody may clean /tmp."""
+        return (self.path / _SOCKET).exists()
+
+    def restore(self, owner: tuple[int, int] | None) -> None:
+        """The same again, if somebody has removed it: who uses the database knows it by this path."""
+        if self._lock >= 0 and not self.path.exists():
+            os.close(self._lock)
+            self._lock = _made(self.path, owner)
+
     def close(self) -> None:
         """The database has ended."""
         if self._lock >= 0:
-            shutil.rmtree(self.path)
+            shutil.rmtree(self.path, ignore_errors=True)  # it may be gone
             os.close(self._lock)
             self._lock = -1
 
@@ -43,12 +54,18 @@ def make(folder: Path, owner: tuple[int, int] | None, short: Path = SHORT) -> So
         return SocketFolder(folder, -1)
     sweep(short, os.geteuid() if owner is None else owner[0])
     mark = hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]
-    made = Path(tempfile.mkdtemp(prefix=f"headway-{mark}-", dir=short))
+    made = short / f"headway-{mark}-{secrets.token_hex(4)}"
+    return SocketFolder(made, _made(made, owner))
+
+
+def _made(folder: Path, owner: tuple[int, int] | None) -> int:
+    """A private folder, locked: who cleans /tmp of what is old leaves it alone then."""
+    folder.mkdir(mode=0o700)
     if owner is not None:
-        os.chown(made, *owner)
-    lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        os.chown(folder, *owner)
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    return SocketFolder(made, lock)
+    return lock
 
 
 def sweep(short: Path, user: int) -> None:

@@ -29,6 +29,7 @@ from headway.logs import log
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0  # between a death and the restart; doubles with each in a row
 STEADY_S = 30.0  # what lived so long did not fail to start: the pauses begin anew
 UNUSED_CHECK_S = 2.0
+SOCKET_CHECK_S = 10.0
 
 
 def up(settings: Settings, *, ready: Callable[[str], None] | None = None, while_used: bool = False) -> int:
@@ -123,6 +124,7 @@ class Up:
         ]
         if self.postgres is not None:
             watches.append(asyncio.create_task(self._keep("database", self.postgres)))
+            watches.append(asyncio.create_task(self._watch_socket(self.postgres)))
         if self._while_used:
             watches.append(asyncio.create_task(self._await_unused()))
         try:
@@ -153,6 +155,13 @@ class Up:
             except HeadwayError as error:
                 log("restart_failed", level="error", part=name, error=str(error))
             orphans.reap([other.child for other in (self.agent, self.postgres) if other is not None])
+
+    async def _watch_socket(self, postgres: Postgres) -> None:
+        """A database whose socket was removed is ended; `_keep` starts it again, with another."""
+        while True:
+            await asyncio.sleep(SOCKET_CHECK_S)
+            if postgres.end_if_unreachable():
+                log("database.unreachable", level="error", reason="its socket or its folder was removed: it is started again")
 
     async def _await_unused(self) -> None:
         while not self.users.nobody():

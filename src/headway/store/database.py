@@ -43,6 +43,7 @@ GONE = (
     OSError,
 )
 _TRIES = 6
+FAILING = (asyncpg.PostgresSystemError, asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError)  # its files are gone, or cannot be read
 FULL_RETRY_S = 5.0
 REFUSED_S = 60.0
 LOAN_S = 5.0  # how long to wait for a connection while all are lent
@@ -105,9 +106,10 @@ class Database:
             return ""
         return self._refused[1]
 
-    def refused(self, error: BaseException) -> None:
-        """It has no room: remembered for who asks how it is."""
-        self._refused = (time.monotonic(), f"the database cannot take more: {str(error).splitlines()[0]}")
+    def refused(self, why: str, error: BaseException) -> str:
+        """It has no room, or its disk fails: remembered for who asks how it is."""
+        self._refused = (time.monotonic(), f"{why}: {str(error).splitlines()[0]}")
+        return self._refused[1]
 
     def forget(self) -> None:
         """The database went away, or is another one now: every connection is made anew."""
@@ -160,10 +162,11 @@ class Loan:
             hint = f"raise max_connections or the limit of its role, or lower pool_size ({self._database.pool_size})"
             raise Unavailable(f"the database gives us no more connections: {error}", hint=hint) from error
         if isinstance(error, asyncpg.InsufficientResourcesError):  # the disk is full, say: it goes on when there is room again
-            self._database.refused(error)
-            raise Unavailable(
-                f"the database cannot take more: {error}", hint="make room where the database is", retry_after=FULL_RETRY_S
-            ) from error
+            why = self._database.refused("the database cannot take more", error)
+            raise Unavailable(why, hint="make room where the database is", retry_after=FULL_RETRY_S) from error
+        if isinstance(error, FAILING):
+            why = self._database.refused("the database cannot use its files", error)
+            raise Unavailable(why, hint="look at its disk, its data folder and its log", retry_after=FULL_RETRY_S) from error
         if _is_gone(error):
             self._database.forget()
             if (task := asyncio.current_task()) is not None and task.cancelling():

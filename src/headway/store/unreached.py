@@ -6,6 +6,7 @@ The URL itself is never repeated: it may hold a password.
 from __future__ import annotations
 
 import contextlib
+import os
 import ssl
 from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
@@ -26,6 +27,7 @@ AWAY = (
     asyncpg.TooManyConnectionsError,
     asyncpg.InterfaceError,
 )
+FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 # What a session prepared is not there any more in the next transaction, or is somebody else's.
 POOLED = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
 SESSION_MODE = (
@@ -57,6 +59,9 @@ def in_our_words(dsn: str) -> Iterator[None]:
             "servers and `headway db migrate` use the same one"
         )
         raise ConfigError(f"the database at {_place(dsn)} refuses us: {error}", hint=hint, where=SETTING) from error
+    except asyncpg.RaiseError as error:
+        hint = "a trigger or a rule in this database said so: its DBA knows why"
+        raise ConfigError(f"the database at {_place(dsn)} refuses us: {error}", hint=hint, where=SETTING) from error
     except POOLED as error:
         raise ConfigError(pooled(dsn), hint=SESSION_MODE, where=SETTING) from error
     except asyncpg.TooManyConnectionsError as error:
@@ -66,6 +71,8 @@ def in_our_words(dsn: str) -> Iterator[None]:
         hint = "name the primary, or all its hosts, in the URL (HOST:PORT,HOST:PORT); else let the role write again"
         raise Unavailable(f"the database at {_place(dsn)} cannot be used: {reason(error)}", hint=hint) from error
     except AWAY as error:
+        if missing := _missing_file(dsn):
+            raise ConfigError(f"{missing} in the database's URL names a file that is not there", where=SETTING) from error
         hint = f"does it run, and is its URL right ({SETTING})?"
         raise Unavailable(f"the database at {_place(dsn)} does not answer: {reason(error)}", hint=hint) from error
 
@@ -77,6 +84,12 @@ def reason(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _missing_file(dsn: str) -> str:
+    """The driver does not say which."""
+    asked = parse_qs(urlsplit(dsn).query)
+    return next((f"{key}={asked[key][0]}" for key in FILES if key in asked and not os.path.exists(asked[key][0])), "")
 
 
 def pooled(dsn: str) -> str:
