@@ -64,9 +64,9 @@ async def refuse_pooler(connection: Any, dsn: str) -> None:
     try:
         for _ in range(TRIES):
             async with connection.transaction():
-                mine = await connection.fetchval(_BACKEND)
+                mine = await connection.fetchrow(_BACKEND)
             async with other.transaction():
-                theirs = await other.fetchval(_BACKEND)
+                theirs = await other.fetchrow(_BACKEND)
             if mine == theirs:
                 raise ConfigError(pooled(dsn), hint=SESSION_MODE, where=SETTING)
     except asyncpg.ConnectionDoesNotExistError as error:

@@ -5,8 +5,9 @@ from unnest($1::text[], $2::text[]) as wanted (name, value)
 where current_setting(wanted.name, true) is not null;
 
 -- name: backend
--- The process at the other end: behind a pooler that gives every transaction another session, two clients meet the same one.
-select pg_backend_pid();
+-- The process at the other end: behind a pooler that gives every transaction another session, two clients meet the same one. With the start of
+-- its server: of several hosts two may have processes of one number.
+select pg_backend_pid() as process, pg_postmaster_start_time() as of_server;
 
 -- name: about
 -- What a database is, before anything is made in it.
