@@ -141,3 +141,13 @@ async def test_a_lost_node_that_an_administrator_removes_is_waited_for_no_longer
 
         await eventually(ended)
         assert (await error_of(core, big)).type == "UnsatisfiableResources"
+
+
+async def test_tasks_of_a_shape_that_only_another_server_knows_are_judged_too(dsn):
+    async with engine(dsn, holder="one") as one, engine(dsn, holder="two") as two:
+        await eventually(lambda: one.planner.leading_epoch >= 0)
+        [task] = (await submit(two, function(at="2099-01-01T00:00:00Z", **SMALL))).ids
+        async with one.database.cold() as connection:
+            row = await connection.fetchrow("select shape, start_by, cap_ms from task where id = $1", task)
+        one.planner.heard_ready((1, row["shape"]), (row["start_by"], row["cap_ms"], task))
+        assert await one.impossible.run_once() > 0

@@ -42,8 +42,9 @@ class Impossible:
     _since: dict[int, float] = field(default_factory=dict)  # shape -> when it was first found that no node could run it
 
     async def run_once(self) -> float:
-        now = time.monotonic()
-        groups = [group for group in self.planner.waiting() if not self._could_run(group[1])]
+        now, waiting = time.monotonic(), self.planner.waiting()
+        await self.definitions.load_shapes(shape for _, shape in waiting)  # another server may have told of one that is new here
+        groups = [group for group in waiting if not self._could_run(group[1])]
         self._since = {shape: self._since.get(shape, now) for _, shape in groups}
         due = [group for group in groups if now - self._since[group[1]] >= self.after_s]
         ended = [await self._end(group) for group in due]
