@@ -11,6 +11,7 @@ from headway.control import tree_actions
 from headway.control.core import Core
 from headway.domain.lifecycle import State
 from headway.errors import Conflict, NotFound
+from headway.store.queries import query
 from tests.store.test_tree_levels import agrees, diamond, left, submit_strict, tree_state
 from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
 from tests.support.waiting import eventually
@@ -44,6 +45,28 @@ async def test_only_the_failed_part_runs_again(dsn):
         async with core.database.cold() as connection:
             kept = await connection.fetch("select attempt, exit_code from attempt where task = $1", one.id)
         assert [tuple(row) for row in kept] == [(1, 1)]
+
+
+async def test_a_dead_letter_that_somebody_purges_in_the_same_moment_is_left_out_and_counted_once(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core, cpus=8).join()
+        receipt = await submit(core, function(name="one"), function(name="two"), tree="t")
+        for order in await agent.orders(2):
+            await agent.fail(order)
+        async with core.database.hot() as connection, connection.transaction():
+            await connection.fetch(query("read.purge"), receipt.ids[:1], None)
+            await connection.execute("update tree_level set failed = failed - 1, cancelled = cancelled + 1 where tree = $1", receipt.tree)
+            retrying = asyncio.create_task(core.trees.retry(receipt.tree or 0, None))
+            await eventually(lambda: somebody_waits_for_a_lock(core))
+        assert await retrying == 1
+        assert await states(core, receipt.ids) == ["cancelled", "ready"]
+        assert await agrees(core, receipt.tree)
+
+
+async def somebody_waits_for_a_lock(core: Core) -> bool:
+    async with core.database.cold() as connection:
+        waiting = "select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+        return bool(await connection.fetch(waiting))
 
 
 async def test_a_late_report_of_the_failed_attempt_changes_nothing(dsn):

@@ -36,6 +36,7 @@ _SUMS = query("tree.sums")
 _ANY = query("tree.live_ids")
 _TREE, _STAGE, _KNOWN, _COLLECT = (query(f"restore.{name}") for name in ("tree", "stage", "known", "collect"))
 _LOCK, _REFUSE, _COUNT, _LEVELS = (query(f"restore.{name}") for name in ("lock_upstream", "refuse", "count", "sums"))
+_LOCK_DEAD, _FORGET_GONE = query("restore.lock_dead"), query("restore.forget_gone")
 _LOCK_BEHIND, _AGAIN = query("restore.lock_downstream"), query("restore.wait_again")
 _KEEP, _DEAD, _ENDED, _FANS = (query(f"restore.{name}") for name in ("keep_attempts", "dead", "ended", "fans"))
 _READY, _BEGIN, _LOWEST, _SPAN, _TELL = (query(f"restore.{name}") for name in ("ready", "begin", "lowest", "span", "tell"))
@@ -109,9 +110,12 @@ class TreeActions:
         await connection.execute(_STAGE)
         states = _states(sums, whole=row["cancel_at"] is not None)
         await connection.execute(_COLLECT, tree, states)
+        await _own_dead(connection)
         await connection.fetch(_LOCK)
         await connection.fetch(_LOCK_BEHIND)
         await connection.execute(_COLLECT, tree, states)
+        if not await _own_dead(connection):
+            await connection.fetch(_LOCK)  # what was sent again meanwhile is still to run too
         while await connection.execute(_REFUSE) != "DELETE 0":
             pass
         levels = await connection.fetch(_LEVELS)
@@ -144,6 +148,12 @@ def _states(sums: Any, *, whole: bool) -> list[int]:
     if not whole and (sums["failed"] or sums["expired"] or not sums["cancelled"]):
         return [int(state) for state in failed]
     return [int(state) for state in (*failed, State.CANCELLED)]
+
+
+async def _own_dead(connection: Connection) -> bool:
+    """Nobody else sends those again that failed, or purges them; False when somebody was faster with one: that one is left out."""
+    await connection.fetch(_LOCK_DEAD)
+    return bool(await connection.execute(_FORGET_GONE) == "DELETE 0")
 
 
 async def _begin(connection: Connection, tree: Any) -> None:

@@ -19,6 +19,14 @@ select t.id, t.level, t.cap_ms, t.state from tree_part p join task_anywhere t on
 where p.tree = $1 and t.state = any ($2::smallint[]) and (t.state <> 9 or t.error is null or t.error not like '{"type":"NotNeeded"%')
 on conflict do nothing;
 
+-- name: lock_dead
+-- Those that failed, locked: who sends one of them again, or purges it, comes before or after us.
+select d.id from dead_letter d where d.id in (select id from restore where state = 7) order by d.id for update;
+
+-- name: forget_gone
+-- Somebody else was faster with these.
+delete from restore r where r.state = 7 and not exists (select 1 from dead_letter d where d.id = r.id);
+
 -- name: lock_upstream
 -- Tasks that are still to run and that those to restore wait for: locked, so that their end comes before or after us.
 select t.id from task t where t.id in (select e.upstream from restore r join edge e on e.downstream = r.id) order by t.id for update;
