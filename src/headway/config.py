@@ -78,7 +78,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_checkpoint: Annotated[int, _size("", "Largest checkpoint of a task.", low=1024)] = 64 * MIB
 
     database: Annotated[str | None, Option("database", "PostgreSQL (15 or newer) to use; embedded when not set.", key="url")] = None
-    pool_size: Annotated[int, Option("database", "Connections of one server.", low=4, high=100)] = 9
+    pool_size: Annotated[
+        int, Option("database", "Connections of one server: half for tasks, a quarter for people who ask.", low=6, high=100)
+    ] = 12
     db_statement_timeout_s: Annotated[float, _duration("database", "Longest statement.", low=1.0)] = 30.0
 
     host: Annotated[str, Option("server", "Address to listen on.")] = "127.0.0.1"

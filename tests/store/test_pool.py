@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
 
+from headway.domain.lifecycle import State
 from headway.errors import Unavailable
 from headway.store.database import Connection, Database
 from headway.store.pool import Pool
+from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
 from tests.support.waiting import eventually
 
 
@@ -178,3 +181,25 @@ async def test_who_is_cancelled_while_its_connection_is_lost_ends(dsn: str, lost
     with pytest.raises(asyncio.CancelledError):
         await task
     await database.close()
+
+
+async def test_people_who_ask_long_questions_keep_no_task_and_no_duty_waiting(dsn, monkeypatch):
+    monkeypatch.setattr("headway.store.database.LOAN_S", 0.2)
+    async with engine(dsn, duty_lease_s=1.0) as core, contextlib.AsyncExitStack() as questions:
+        agent = await ScriptedAgent(core).join()
+        while True:  # as many as may be asked at once
+            try:
+                await questions.enter_async_context(core.database.reads())
+            except Unavailable:
+                break
+        epoch = core.leader.epoch("planner")
+        await core.leader.renew()
+        (task,) = (await submit(core, function())).ids
+        [order] = await agent.orders()
+        assert (await agent.say(heartbeat=True, held=[(order.id, order.attempt)])).renewed
+        await agent.succeed(order)
+        assert await state_of(core, task) == State.SUCCEEDED
+        assert core.leader.epoch("planner") == epoch
+        assert core.leader.leads("planner")
+        with pytest.raises(Unavailable, match="all connections to the database are busy"):
+            await core.waiting.any_final([task], None, 0.0)

@@ -71,7 +71,7 @@ def pooled(tmp_path_factory: pytest.TempPathFactory, empty_dsn: str) -> Iterator
 async def test_behind_a_pooler_in_session_mode_work_is_done_and_servers_hear_each_other(pooled: Callable[[str], str]) -> None:
     dsn = pooled("session")
     await migrate(dsn)
-    async with engine(dsn, holder="first", pool_size=4) as first, engine(dsn, holder="second", pool_size=4) as second:
+    async with engine(dsn, holder="first", pool_size=6) as first, engine(dsn, holder="second", pool_size=6) as second:
         await eventually(lambda: listening(first, 2), what="both servers listen")
         agent = await ScriptedAgent(second).join()
         ids = (await submit(first, *(function() for _ in range(4)))).ids

@@ -22,7 +22,7 @@ def test_a_flag_wins_over_the_environment_that_over_the_file_that_over_the_defau
     file.write_text("log_level = 'error'\n[server]\nport = 1\nhost = 'file'\n[agent]\ncpus = 3\n")
     env = {"HEADWAY_PORT": "2", "HEADWAY_HOST": "env"}
     settings = load(file=str(file), env=env, flags={"port": 4})
-    assert (settings.port, settings.host, settings.cpus, settings.pool_size) == (4, "env", 3.0, 9)
+    assert (settings.port, settings.host, settings.cpus, settings.pool_size) == (4, "env", 3.0, 12)
     assert settings.sources == {
         "log_level": f"{file}:1",
         "port": "--port",

@@ -115,7 +115,7 @@ async def pin(request: Http, definition: FromPath[int]) -> Response[bytes]:
 @get("/v1/pins")
 async def list_pins(request: Http) -> Response[bytes]:
     caller = await caller_of(request, *PEOPLE)
-    async with core_of(request).database.cold() as connection:
+    async with core_of(request).database.reads() as connection:
         rows = await connection.fetch(_PINS, caller.tenant)
     return answer([PinView(row["url"], row["sha256"].hex(), row["pinned_at"]) for row in rows])
 
@@ -125,7 +125,7 @@ async def unpin(request: Http) -> Response[bytes]:
     """The next fetch pins the URL anew."""
     caller = await caller_of(request, *PEOPLE)
     url = request.query_params.get("url") or ""
-    async with core_of(request).database.cold() as connection:
+    async with core_of(request).database.reads() as connection:
         found = await connection.fetchval(_UNPIN, caller.tenant, url) if "\0" not in url else None
     if found is None:
         raise NotFound("that URL is not pinned", hint="`headway pin ls` lists them")

@@ -42,7 +42,7 @@ async def _neighbours(request: Http, task_id: str, way: str) -> list[NeighbourVi
     await one(core, task, caller.scope)  # its edges lead to tasks of the same tenant only
     steps = whole(request, "steps", 1, low=1, high=1000)
     limit = whole(request, "limit", 200, low=1, high=MAX_LIMIT)
-    async with core.database.cold() as connection:
+    async with core.database.reads() as connection:
         rows = await connection.fetch(_NEIGHBOURS[way], task, steps, limit, caller.scope)
     return [
         NeighbourView(str(row["id"]), row["name"], State(row["state"]).word, row["step"], When(row["kind"]).name.lower(), row["level"])
@@ -68,7 +68,7 @@ async def critical_path(request: Http, tree_id: FromPath[str]) -> Response[bytes
     caller = await caller_of(request, *PEOPLE)
     core, tree = core_of(request), id_of(tree_id, "tree")
     await tree_row(core, tree, caller.scope)
-    async with core.database.cold() as connection:
+    async with core.database.reads() as connection:
         rows = await connection.fetch(_PATH, tree, LONGEST_PATH)
     tasks = [_on_path(row) for row in rows]
     spent = sum(task.run_s or 0.0 for task in tasks)
@@ -92,7 +92,7 @@ async def edges(request: Http, tree_id: FromPath[str]) -> Response[bytes]:
     await tree_row(core, tree, caller.scope)
     limit = whole(request, "limit", 1000, low=1, high=MAX_LIMIT)
     before, after = _cursor(request.query_params.get("cursor"))
-    async with core.database.cold() as connection:
+    async with core.database.reads() as connection:
         rows = await connection.fetch(_EDGES, tree, before, after, limit + 1)
     shown, last = one_page(rows, limit)
     found = [EdgeView(str(row["upstream"]), str(row["downstream"]), When(row["kind"]).name.lower()) for row in shown]

@@ -31,7 +31,7 @@ async def stats(request: Http) -> Response[bytes]:
     plan = await core.outlook.read()
     if caller.scope is not None:
         return answer(await _own(core, caller.scope, found, states, shares_of(core, plan, caller.scope)))
-    async with core.database.cold() as connection:
+    async with core.database.reads() as connection:
         leaders = await connection.fetch(_LEADERS)
         states["failed"] = await connection.fetchval(_DEAD)
     nodes: dict[str, int] = {}
@@ -67,7 +67,7 @@ async def stats(request: Http) -> Response[bytes]:
 
 async def _own(core: Core, tenant: int, queues: list[QueueView], states: dict[str, int], shares: list[ShareView]) -> Stats:
     """What a tenant sees: its own tasks and share, nothing of the machines or of others (A7)."""
-    async with core.database.cold() as connection:
+    async with core.database.reads() as connection:
         states["failed"] = await connection.fetchval(_OWN_DEAD, tenant, COUNTED)
     return Stats(
         states=states, nodes={}, queues=queues, finished_per_s=0.0, submitted_per_s=0.0, servers=0, leaders={}, version=VERSION,
@@ -85,7 +85,7 @@ async def metrics(request: Http) -> Response[bytes]:
         for state in ("ready", "scheduled", "blocked", "running"):
             telemetry.QUEUE_DEPTH.labels(queue=queue.name, state=state).set(getattr(queue, state))
         telemetry.QUEUE_OLDEST.labels(queue=queue.name).set(queue.oldest_ready_s or 0.0)
-    async with core.database.cold() as connection:
+    async with core.database.reads() as connection:
         telemetry.DEAD_LETTERS.set(await connection.fetchval(_DEAD))
     for state in NODE_WORDS:
         telemetry.NODES.labels(state=state).set(sum(node.word == state for node in core.fleet.nodes.values()))
@@ -110,7 +110,7 @@ async def readyz(request: Http) -> Response[bytes]:
     core = core_of(request)
     if not core.ready:
         raise Unavailable("the server is starting or stopping")
-    async with core.database.cold() as connection:
+    async with core.database.reads() as connection:
         await connection.fetchval("select 1", timeout=READY_S)
     return answer({"status": "ok"})
 

@@ -106,7 +106,7 @@ async def resume_queue(request: Http, name: FromPath[str]) -> Response[bytes]:
 async def peaks(request: Http) -> Response[bytes]:
     """What was put off at peak in the last 30 days, newest first (admin)."""
     await caller_of(request, "admin")
-    async with core_of(request).database.cold() as connection:
+    async with core_of(request).database.reads() as connection:
         rows = await connection.fetch(_PEAKS, 30 * 86_400, 1_000)
     return answer([PeakView(*row.values()) for row in rows])
 

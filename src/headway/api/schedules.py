@@ -71,7 +71,7 @@ async def list_schedules(request: Http) -> Response[bytes]:
     limit = whole(request, "limit", 100, low=1, high=1000)
     cursor = whole(request, "cursor", 0, low=0, high=2**31 - 1)
     coming = whole(request, "next", 1, low=0, high=100)
-    async with core.database.cold() as connection:
+    async with core.database.reads() as connection:
         rows = await connection.fetch(_LIST, caller.scope, None, cursor, limit + 1)
     shown, last = one_page(rows, limit)
     return answer(SchedulePage([_view(core, row, coming) for row in shown], str(last["id"]) if last else None))
@@ -153,7 +153,7 @@ def _named(name: str) -> str:
 
 
 async def _row(core: Core, tenant: int, name: str) -> Any:
-    async with core.database.cold() as connection:
+    async with core.database.reads() as connection:
         row = await connection.fetchrow(_LIST, tenant, _named(name), 0, 1)
     if row is None:
         raise missing(name)
@@ -163,7 +163,7 @@ async def _row(core: Core, tenant: int, name: str) -> Any:
 async def _one(core: Core, tenant: int, name: str, *, coming: int = 5, past: int = 10) -> ScheduleView:
     row = await _row(core, tenant, name)
     view = _view(core, row, coming)
-    async with core.database.cold() as connection:
+    async with core.database.reads() as connection:
         rows = await connection.fetch(_FIRINGS, row["id"], past)
         trees = [firing["run"] for firing in rows if firing["is_tree"]]
         states = {row["tree"]: _tree_state(row) for row in await connection.fetch(_TREE_SUMS, trees)} if trees else {}

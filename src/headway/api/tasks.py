@@ -124,7 +124,7 @@ async def list_tasks(request: Http) -> Response[bytes]:
     caller = await caller_of(request, *PEOPLE)
     core = core_of(request)
     wanted = filter_of(request, core, caller.scope)
-    async with core.database.cold() as connection:
+    async with core.database.reads() as connection:
         rows, last = one_page(await page(connection, replace(wanted, limit=wanted.limit + 1)), wanted.limit)
     if not rows and wanted.tree is not None:
         await tree_row(core, wanted.tree, caller.scope)  # one that is not there is no empty one
@@ -145,7 +145,7 @@ async def show(request: Http, task_id: FromPath[str]) -> Response[bytes]:
     view = task_view(row, whole=True)
     if view.usage is not None and not definition_of(row["body"]).function:
         with_io(view.usage, await _io_of(core, task), row["attempt"])
-    async with core.database.cold() as connection:
+    async with core.database.reads() as connection:
         parent, children = await connection.fetchrow(_FAMILY, task, MAX_SUBTASKS)
         stage, view.checkpoint_at, view.checkpoint_size = await connection.fetchrow(_CAME, task)
     if view.stages:
@@ -165,7 +165,7 @@ async def wait_for(request: Http) -> Response[bytes]:
     await may_see(core, caller, *ids)
     await _must_exist(core, ids, caller.scope)
     done = await core.waiting.any_final(ids, caller.scope, min(max(asked.timeout, 0.0), LONGEST_WAIT_S))
-    async with core.database.cold() as connection:
+    async with core.database.reads() as connection:
         rows = await connection.fetch(_ONE, done, caller.scope) if done else []
     final = set(done)
     return answer(Waited([task_view(row, whole=True) for row in rows], [str(i) for i in ids if i not in final]))
@@ -178,7 +178,7 @@ async def attempts(request: Http, task_id: FromPath[str]) -> Response[bytes]:
     core, task = core_of(request), id_of(task_id)
     await may_see(core, caller, task)
     row = await one(core, task, caller.scope)
-    async with core.database.cold() as connection:
+    async with core.database.reads() as connection:
         earlier = await connection.fetch(_ATTEMPTS, task)
     nodes = {node.id: node.name for node in core.fleet.nodes.values()}
     views: list[AttemptView] = [attempt_view(r, nodes) for r in earlier]
@@ -252,7 +252,7 @@ async def read_output(
     """Pieces of output behind a position, in order; following ends once the task is final and everything was read."""
     while True:
         final = not follow or State((await one(core, task, tenant))["state"]).final
-        async with core.database.cold() as connection:
+        async with core.database.reads() as connection:
             rows = await connection.fetch(_OUTPUT, task, *at, attempt, stream, 500)
         if rows:
             at = (rows[-1]["attempt"], rows[-1]["sequence"])
@@ -299,13 +299,13 @@ async def _lines(pieces: AsyncIterator[list[Any]]) -> AsyncIterator[bytes]:
 
 async def _io_of(core: Core, task: int) -> dict[int, tuple[int, int]]:
     """Bytes read and written by each attempt of a task the caller may see."""
-    async with core.database.cold() as connection:
+    async with core.database.reads() as connection:
         return {row["attempt"]: (row["read_bytes"], row["written_bytes"]) for row in await connection.fetch(_IO, task)}
 
 
 async def _must_exist(core: Core, tasks: list[int], tenant: int | None) -> None:
     """Nobody shall wait for what never ends because it is not there."""
-    async with core.database.cold() as connection:
+    async with core.database.reads() as connection:
         known = {row["id"] for row in await connection.fetch(_KNOWN, tasks, tenant)}
         for task in tasks:
             if task not in known:
@@ -314,7 +314,7 @@ async def _must_exist(core: Core, tasks: list[int], tenant: int | None) -> None:
 
 async def one(core: Core, task: int, tenant: int | None) -> Any:
     """The row of a task the caller may see."""
-    async with core.database.cold() as connection:
+    async with core.database.reads() as connection:
         row = await connection.fetchrow(_ONE, [task], tenant)
         if row is None:
             raise await no_task(connection, task, tenant)

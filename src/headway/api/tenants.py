@@ -61,7 +61,7 @@ async def list_tenants(request: Http) -> Response[bytes]:
     """Tenants by name."""
     caller = await caller_of(request, "admin")
     limit = whole(request, "limit", 100, low=1, high=1000)
-    async with core_of(request).database.cold() as connection:
+    async with core_of(request).database.reads() as connection:
         rows = await connection.fetch(_PAGE, caller.scope, text_of(request, "cursor") or "", limit + 1)
     shown, last = one_page(rows, limit)
     return answer(TenantPage([_tenant(row) for row in shown], last["name"] if last else None))
@@ -117,7 +117,7 @@ async def list_keys(request: Http) -> Response[bytes]:
     caller = await caller_of(request, *PEOPLE)
     limit = whole(request, "limit", 100, low=1, high=1000)
     before = whole(request, "cursor", LARGEST_KEY, low=1, high=LARGEST_KEY)
-    async with core_of(request).database.cold() as connection:
+    async with core_of(request).database.reads() as connection:
         rows = await connection.fetch(_KEYS, caller.scope, before, limit + 1)
     shown, last = one_page(rows, limit)
     return answer(KeyPage([KeyView(**row) for row in shown], str(last["id"]) if last else None))
@@ -200,7 +200,7 @@ async def _seen(core: Core, caller: Caller, name: str) -> int:
 
 
 async def _shown(core: Core, tenant: int) -> TenantView:
-    async with core.database.cold() as connection:
+    async with core.database.reads() as connection:
         row = (await connection.fetch(_PAGE, tenant, "", 1))[0]
     return _tenant(row)
 
@@ -217,7 +217,7 @@ def asked_of(asked: NewTenant) -> SubscriptionSpec:
 
 async def limits_of(core: Core, tenant: int, name: str) -> LimitsView:
     subscription = await core.tenants.known(tenant)
-    async with core.database.cold() as connection:
+    async with core.database.reads() as connection:
         rows = await connection.fetch(_USED, tenant, COUNTED)
     await core.definitions.load_shapes(row["shape"] for row in rows)
     held = [row for row in rows if row["held"]]

@@ -28,7 +28,7 @@ _PROGRESS = query("output.progress_of")
 
 async def tree_row(core: Core, tree: int, tenant: int | None) -> Any:
     """The tree, if it is the tenant's."""
-    async with core.database.cold() as connection:
+    async with core.database.reads() as connection:
         row = await connection.fetchrow(_GET, tree, tenant)
     if row is None:
         raise NotFound(f"there is no tree {tree}")
@@ -37,7 +37,7 @@ async def tree_row(core: Core, tree: int, tenant: int | None) -> Any:
 
 async def tree_view(core: Core, tree: int, tenant: int | None) -> TreeView:
     row = await tree_row(core, tree, tenant)
-    async with core.database.cold() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
+    async with core.database.reads() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
         sums = await connection.fetchrow(_SUMS, tree)
         begun = bool(await connection.fetchval(_BEGUN, tree))
         low = 0 if sums["levels"] <= MAX_LEVELS else max((await connection.fetchval(_LOWEST, tree)) - 5, 0)
@@ -78,7 +78,7 @@ async def tree_view(core: Core, tree: int, tenant: int | None) -> TreeView:
 
 async def level_views(core: Core, tree: Any, first: int, limit: int) -> list[LevelView]:
     """The counters of a tree's levels from one up."""
-    async with core.database.cold() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
+    async with core.database.reads() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
         return await _levels(core, connection, tree, first, limit)
 
 

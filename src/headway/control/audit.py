@@ -38,12 +38,12 @@ class Audit:
     database: Database
 
     async def begin(self, caller: Caller, action: str, target: str) -> Entry:
-        async with self.database.cold() as connection:
+        async with self.database.reads() as connection:
             return Entry(await connection.fetchval(_BEGIN, caller.role, caller.actor, caller.scope, action, target))
 
     async def end(self, entry: Entry, result: str) -> None:
         try:
-            async with self.database.cold() as connection:
+            async with self.database.reads() as connection:
                 await connection.execute(_END, entry.id, result)
         except HeadwayError as error:  # the deed is done and answered; its row still says that it was begun
             log("audit.unfinished", level="warning", audit=entry.id, result=result, error=str(error))

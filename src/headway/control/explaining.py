@@ -83,7 +83,7 @@ class Explaining:
         eligible = None if state is State.BLOCKED else row["eligible_at"]
         now, paused_s = self.clock.now(), 0.0
         if row["started_at"] is not None:
-            async with self.database.cold() as connection:
+            async with self.database.reads() as connection:
                 pauses = await connection.fetch(_PAUSES, row["id"], row["attempt"])
             paused_s = stood_still(((one["stopped"], one["done_at"]) for one in pauses), row["ended_at"] or now)
         waited_until = row["ended_at"] if state is State.EXPIRED else row["leased_at"]
@@ -112,7 +112,7 @@ class Explaining:
         return found
 
     async def _past(self, row: Any) -> _Past:
-        async with self.database.cold() as connection:
+        async with self.database.reads() as connection:
             past = await connection.fetchrow(_PAST, row["id"])
         last = limit = None
         if past["attempt"] is not None:
@@ -276,14 +276,14 @@ class Explaining:
 
     async def _earlier_s(self, row: Any) -> float:
         """The time earlier attempts took."""
-        async with self.database.cold() as connection:
+        async with self.database.reads() as connection:
             earlier = await connection.fetch(_ATTEMPTS, row["id"])
         spans = [r["ended_at"] - r["started_at"] for r in earlier if r["started_at"] is not None and r["ended_at"] is not None]
         return math.fsum(span.total_seconds() for span in spans)
 
     async def _add_silence(self, row: Any, found: Explanation) -> None:
         """A node that stopped answering may have ended what it holds already: that it runs there is no longer known."""
-        async with self.database.cold() as connection:
+        async with self.database.reads() as connection:
             silent_s = await connection.fetchval(_SILENCE, row["node"])
         if silent_s is not None and silent_s >= self.fence_s:
             text = f"node {row['node_name']} has not answered for {silent_s:.1f} s"

@@ -59,7 +59,7 @@ class Tail:
 
     async def _read(self) -> None:
         asked = self.end
-        async with self.database.cold() as connection:
+        async with self.database.reads() as connection:
             rows = await connection.fetch(_EVENTS, str(asked[0]), asked[1], None, BATCH, None)
         if self.start is None or self.end != asked:
             return  # all have gone meanwhile, and perhaps others have come
@@ -107,7 +107,7 @@ class Following:
 
     async def since(self, seconds: float) -> tuple[str, int] | None:
         """The cursor before the facts of the last so many seconds."""
-        async with self.database.cold() as connection:
+        async with self.database.reads() as connection:
             row = await connection.fetchrow(_SINCE, seconds)
         return None if row is None else (row["xid"], row["seq"])
 
@@ -143,7 +143,7 @@ class Following:
                 self.tail.forget()
 
     async def _begin(self, after: tuple[str, int] | None) -> Cursor:
-        async with self.database.cold() as connection:
+        async with self.database.reads() as connection:
             if after is None:
                 return int(await connection.fetchval(_END)), _LAST
             return int(await connection.fetchval(_RESUME, after[0])), after[1]
@@ -160,7 +160,7 @@ class Following:
         return found, max(at, self.tail.end), self.tail.more
 
     async def _catch_up(self, at: Cursor, tenant: int | None, kinds: list[str] | None) -> tuple[list[Any], Cursor, bool]:
-        async with self.database.cold() as connection:
+        async with self.database.reads() as connection:
             edge = int(await connection.fetchval(_END))
             rows = await connection.fetch(_EVENTS, str(at[0]), at[1], tenant, BATCH, kinds)
         if len(rows) == BATCH:

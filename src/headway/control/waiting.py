@@ -59,7 +59,7 @@ class Waiting:
                 self._anybody.clear()
                 continue
             try:
-                async with self.database.cold() as connection:
+                async with self.database.reads() as connection:
                     rows = await connection.fetch(_FINAL, list(self._by_task), None)
             except Unavailable:
                 continue
@@ -77,7 +77,7 @@ class Waiting:
         try:
             while True:
                 event.clear()
-                async with self.database.cold() as connection:
+                async with self.database.reads() as connection:
                     found = [row["id"] for row in await connection.fetch(_FINAL, ids, tenant)]
                 left = deadline - time.monotonic()
                 if found or left <= 0 or self._stopping:

@@ -1,8 +1,8 @@
-"""Connections: two small pools, settings that pin hot plans, transactions that retry what PostgreSQL asks to retry.
+"""Connections: three small pools, settings that pin hot plans, transactions that retry what PostgreSQL asks to retry.
 
-About eight connections for each server. Hot connections forbid every plan but index scans and nested loops (a plan that flips under
-load is an outage); reads for people go through the other pool. Every connection has statement and idle-in-transaction timeouts.
-A failover (read-only server, administrator shutdown, lost connection) empties the pools.
+About ten connections for each server. Hot connections forbid every plan but index scans and nested loops (a plan that flips under
+load is an outage); people's questions have a pool of their own, so that slow ones keep no duty from its work. Every connection has
+statement and idle-in-transaction timeouts. A failover (read-only server, administrator shutdown, lost connection) empties the pools.
 """
 
 from __future__ import annotations
@@ -52,14 +52,16 @@ LOAN_S = 5.0  # how long to wait for a connection while all are lent
 class Database:
     """The pools of one server process."""
 
-    def __init__(self, dsn: str, *, pool_size: int = 9, statement_timeout_s: float = 30.0) -> None:
+    def __init__(self, dsn: str, *, pool_size: int = 12, statement_timeout_s: float = 30.0) -> None:
         self.dsn = dsn
         self.reach = Reach(dsn)
         self.pool_size = pool_size
         self.statement_timeout_s = statement_timeout_s
-        hot = max(pool_size * 2 // 3, 3)  # two lanes of admission, two of reports, the planner, and one for the rest
+        hot = max(pool_size // 2, 3)  # of twelve: two lanes of admission, two of reports, the planner, and one for the rest
+        cold = max(pool_size // 4, 2)
         self._hot = self._pool(hot, "headway hot", _HOT_PLANS, arrays.DOMAINS)
-        self._cold = self._pool(max(pool_size - hot, 2), "headway", {}, ())
+        self._cold = self._pool(cold, "headway", {}, ())
+        self._reads = self._pool(max(pool_size - hot - cold, 1), "headway reads", {}, ())
         self._refused: tuple[float, str] | None = None  # when it last had no room (monotonic), and its words
 
     async def open(self) -> None:
@@ -90,14 +92,20 @@ class Database:
         return Pool(connect, size)
 
     async def close(self) -> None:
-        self._hot.terminate()
-        self._cold.terminate()
+        for pool in (self._hot, self._cold, self._reads):
+            pool.terminate()
 
     def hot(self) -> Loan:
+        """For what every task passes through."""
         return Loan(self, self._hot)
 
     def cold(self) -> Loan:
+        """For what the server itself wants to know, and whoever asks briefly."""
         return Loan(self, self._cold)
+
+    def reads(self) -> Loan:
+        """For people's questions, which may take long: they wait for each other, and keep no duty from its work."""
+        return Loan(self, self._reads)
 
     @property
     def trouble(self) -> str:
@@ -113,8 +121,8 @@ class Database:
 
     def forget(self) -> None:
         """The database went away, or is another one now: every connection is made anew."""
-        self._hot.expire()
-        self._cold.expire()
+        for pool in (self._hot, self._cold, self._reads):
+            pool.expire()
 
     async def transact(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
         """Run `work` in a transaction on a hot connection; deadlocks and serialisation failures run it again."""

@@ -23,7 +23,7 @@ from tests.support.ordering import tenant
 
 FENCE_S = 1.5
 LOST_S = 2.5
-SETTINGS: dict[str, Any] = {"lost_s": LOST_S, "fence_s": FENCE_S, "hold_s": 2.0, "duty_lease_s": 1.0, "pool_size": 6}
+SETTINGS: dict[str, Any] = {"lost_s": LOST_S, "fence_s": FENCE_S, "hold_s": 2.0, "duty_lease_s": 1.0, "pool_size": 8}
 # Loops and errands that fail for another reason than a database that is away are defects, though the server goes on.
 DEFECTS = ("loop.failed", "background.failed", "duty.failed", "report.refused", "schedule.stopped")
 EXPECTED = ("Unavailable", "StaleEpoch")
