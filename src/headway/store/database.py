@@ -65,8 +65,8 @@ class Database:
         self._refused: tuple[float, str] | None = None  # when it last had no room (monotonic), and its words
 
     async def open(self) -> None:
-        """One connection of each kind, so that a database that cannot be reached is noticed at the start."""
-        for loan in (self.hot(), self.cold()):
+        """One connection of each kind, so that a database that cannot be reached, or gives too few, is noticed at the start."""
+        for loan in (self.hot(), self.cold(), self.reads()):
             async with loan:
                 pass
 
