@@ -32,7 +32,7 @@ class Listener:
                 check(error)
 
     async def _read(self, core: Core) -> None:
-        async for rows in core.waiting.events(None, self.after, follow=False):
+        async for rows in core.following.events(None, self.after, follow=False):
             for row in rows:
                 self.after = (row["xid"], row["seq"])
                 self.heard.append(row)
