@@ -61,6 +61,24 @@ def test_tasks_survive_the_death_of_the_exchange_side_and_are_adopted(
     assert server.outcome(ref) is Outcome.SUCCEEDED
 
 
+def test_a_node_that_is_not_drained_any_more_takes_tasks_though_its_exchange_side_died_meanwhile(
+    server: ScriptedServer, agent: AgentProcess
+) -> None:
+    """The one that follows hears nothing new, and the supervisor is drained still: it gave back whatever came, for ever."""
+    program = server.define(command=("true",))
+    server.drains = True
+    drained = server.order(program)
+    server.wait(lambda: drained in server.returned)
+    os.kill(agent.pid, signal.SIGSTOP)
+    server.drains = False
+    os.kill(agent.pid, signal.SIGKILL)
+    agent.process.wait()
+    server.wait(lambda: len(server.registered) >= 2)
+    ref = server.order(program)
+    server.wait(lambda: server.is_over(ref))
+    assert ref in server.finished
+
+
 def test_an_adopted_agent_is_replaced_by_the_next_one_that_is_started(
     server: ScriptedServer, agent: AgentProcess, tmp_path: Path
 ) -> None:

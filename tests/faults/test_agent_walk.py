@@ -30,6 +30,7 @@ from tests.support.confined import need_groups, need_sandbox
 from tests.support.packages import need
 from tests.support.processes import command_line
 from tests.support.waiting import until
+from tests.support.walk_model import Plan
 from tests.support.walk_server import WalkServer
 
 STEPS = int(os.environ.get("HEADWAY_WALK_STEPS", "40"))
@@ -102,12 +103,20 @@ def until_none(look: Callable[[], object], what: str) -> None:
 def nothing_grows(walk: Walk) -> None:
     """Many tasks more, and afterwards the supervisor has as much open as before."""
     run_quick(walk, 10)
+    until(lambda: ends_well(walk, Plan("watched", "command", "sandbox", [["rest", 0.0]], disk=walk_model.DISK)))
     supervisor = until(walk.supervisor)
     before = at_rest(walk, supervisor)
     run_quick(walk, QUICK)
-    until_none(lambda: at_rest(walk, supervisor) - before, "the supervisor has opened, and not closed")
+    until_none(lambda: at_rest(walk, supervisor) - before, f"before it had {before}, now the supervisor has more")
     until_none(lambda: left_by(walk), "left behind by quick tasks")
     assert len(os.listdir(f"/proc/{supervisor}/task")) < THREADS
+
+
+def ends_well(walk: Walk, plan: Plan) -> bool:
+    """Give it, and wait: what waits for long comes back."""
+    ref = walk.give(plan, walk.server.new_task(), 1)
+    walk.server.wait(lambda: walk.server.settled(ref))
+    return ref in walk.server.finished
 
 
 def at_rest(walk: Walk, supervisor: int) -> Counter[str]:
@@ -174,7 +183,9 @@ def test_after_any_walk_each_attempt_has_one_possible_end_and_nothing_is_left(
 
 def surprises(log: str) -> list[str]:
     """What the agent's own processes had not foreseen."""
-    return [line for line in log.splitlines() if "agent.unforeseen" in line or line.startswith(("Traceback", "Exception"))]
+    lines = log.splitlines()
+    at = [n for n, line in enumerate(lines) if "agent.unforeseen" in line or line.startswith(("Traceback", "Exception"))]
+    return ["\n".join(lines[n : n + 20]) for n in at]
 
 
 def left_behind(walk: Walk) -> list[str]:

@@ -65,7 +65,7 @@ class Walk:
         ]  # fmt: skip
         agent: list[tuple[int, Callable[[], None]]] = [
             (3, self.kill_exchange), (2, self.stop_exchange), (1, self.kill_supervisor), (3, self.kill_runner), (2, self.kill_helper),
-            (1, self.restart),
+            (1, self.restart), (1, self.kill_both),
         ]  # fmt: skip
         if self.server.away and self.chance.random() < 0.2:
             self.be_away()  # not for as long as a lease
@@ -226,13 +226,21 @@ class Walk:
             self.reasons_for_boots += 1
             self._kill(pid, "supervisor")
 
+    def kill_both(self) -> None:
+        """So that neither can end what the other leaves."""
+        both = [pid for pid in (self.exchange(), self.supervisor()) if pid is not None]
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            tree.send(both, number)
+        self.reasons_for_boots += 1
+        self.note(f"kill both sides {both}")
+
     def kill_runner(self) -> None:
         if found := self.children(*RUNNERS):
             self.runners_harmed = True
             self._kill(self.chance.choice(found), "runner")
 
     def kill_helper(self) -> None:
-        if found := self.children(*HELPERS):
+        if found := self.children(*HELPERS, b"headway.agent.carry"):
             self._kill(self.chance.choice(found), "helper")
 
     def _kill(self, pid: int, what: str) -> None:
@@ -269,7 +277,7 @@ class Walk:
                 with contextlib.suppress(ProcessLookupError):
                     for _ in range(1 + hurry):
                         os.kill(pid, signal.SIGTERM)
-            return not marked_processes(self.agent)
+            return self.agent.process.poll() is not None and not marked_processes(self.agent)
 
         until(ended, seconds=90, what="the agent ends with all it started")
         code = self.agent.process.wait(10)

@@ -57,7 +57,7 @@ class ScriptedServer:
         self.deaf = False  # answers nothing: the agent is cut off
         self.other_version = False  # answers every call with 426
         self.renew = True
-        self.hold = self.lost = False
+        self.hold = self.lost = self.drains = False
         self.refuses: Callable[[Exchange], bool] = lambda said: False  # answered with 422, like a report it cannot store
         self.unavailable: Callable[[Exchange], bool] = lambda said: False  # answered with 503, like one whose database is away
         self.url = ""
@@ -260,7 +260,7 @@ class ScriptedServer:
                 await asyncio.wait_for(self._orders.wait(), said.wait_s)
             except TimeoutError:
                 pass
-        answer = Orders(said.sequence, lost=self.lost, hold=self.hold)
+        answer = Orders(said.sequence, lost=self.lost, hold=self.hold, drain=self.drains)
         if said.wait_s and not self.deaf:
             self._orders.clear()
             answer.orders = list(self._waiting.values())

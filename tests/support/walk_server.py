@@ -44,7 +44,6 @@ class WalkServer(ScriptedServer):
         self.steered: dict[int, Steered] = {}
         self.wrong: list[str] = []  # what no server may hear
         self.away = False  # answers 503, as when its database is away
-        self.drains = False
         self.unsteady = True  # says things twice and loses answers
         self._under: dict[Ref, str] = {}  # the boot that told an end
         self._wishes: dict[Ref, tuple[Cancel, float]] = {}  # cancels, and when they were last sent
@@ -149,7 +148,6 @@ class WalkServer(ScriptedServer):
         """Cancels and controls that are due go with every answer."""
         reply = msgspec.msgpack.decode(answer, type=Orders)
         now = time.monotonic()
-        reply.drain = self.drains
         for ref, (cancel, sent) in list(self._wishes.items()):
             if sent <= now - REPEAT_S:
                 reply.cancels.append(cancel)

@@ -90,7 +90,8 @@ class ExchangeSide:
         self._reported_at = 0.0
         self._refusals = 0
         self._put_off = 0  # calls that a server could not store, since the lease was last renewed
-        self._server_drains = False
+        # None: not heard yet. The supervisor may have been told otherwise by an exchange side that died: the first answer is passed on.
+        self._server_drains: bool | None = None
         self._received: list[Ref] = []
         self._unknown: list[int] = []
         self._answers = 0
@@ -157,7 +158,7 @@ class ExchangeSide:
         return ENDING if self._ending else self._found
 
     def _tell_drain(self) -> None:
-        self.link.send(Drain(self.draining or self._server_drains or bool(self._found)))
+        self.link.send(Drain(self.draining or bool(self._server_drains) or bool(self._found)))
 
     def _look(self) -> None:
         """Whether this machine is fit for tasks. It says so when that changes, and with every heartbeat."""
@@ -275,7 +276,7 @@ class ExchangeSide:
         elif self._refusals >= 2 * PATIENCE and parts[0].field in ("output", "progress"):
             self.log("agent.report_dropped", level="error", field=parts[0].field, reason="the server refuses it")
             self._refusals = PATIENCE
-            return encode_msgpack(Orders(0, drain=self._server_drains))
+            return encode_msgpack(Orders(0, drain=bool(self._server_drains)))
         return answer
 
     async def _gather(self) -> None:
