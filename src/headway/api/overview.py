@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from litestar import Response, get
 from prometheus_client import generate_latest
 
@@ -110,8 +112,11 @@ async def readyz(request: Http) -> Response[bytes]:
     core = core_of(request)
     if not core.ready:
         raise Unavailable("the server is starting or stopping")
-    async with core.database.cold() as connection:  # as our duties: people who ask much do not make us unfit
-        await connection.fetchval("select 1", timeout=READY_S)
+    try:
+        async with asyncio.timeout(READY_S), core.database.cold() as connection:  # as our duties: people who ask much do not make us unfit
+            await connection.fetchval("select 1")
+    except TimeoutError:  # of a connection that has to be made first, too
+        raise Unavailable(f"the database did not answer within {READY_S:g} s") from None
     return answer({"status": "ok"})
 
 
