@@ -1,15 +1,17 @@
-"""A node is given more than runs at once only while it turns over quickly (E1 L1)."""
+"""A node is given more than runs at once only while it turns over quickly, and of what the planner knows nothing is gone (E1 L1)."""
 
 from __future__ import annotations
 
 import math
 import time
 
+import pytest
+
 from headway.control.core import Core
 from headway.domain.lifecycle import State
 from headway.policy.pace import Pace
 from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
-from tests.support.ordering import nothing_comes
+from tests.support.ordering import nothing_comes, tenant
 from tests.support.waiting import eventually
 
 
@@ -43,3 +45,22 @@ async def test_what_a_node_gives_back_does_not_count_as_finished(dsn: str) -> No
 
 async def _knows(core: Core, node: int) -> bool:
     return node in core.planner.rooms
+
+
+async def test_what_was_cancelled_behind_a_limit_does_not_stay_in_the_planners_books(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody tries it, so nobody finds out; and it would press everybody else."""
+    monkeypatch.setattr("headway.control.planner.RESCAN_S", 0.05)
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        limited = await tenant(core, "limited", max_running=1)
+        first, *others = (await submit(core, *[function()] * 4, tenant=limited)).ids
+        [order] = await agent.orders()
+        assert order.id == first
+        known = core.planner.board.heads
+        await eventually(lambda: sum(map(len, known.values())) == 3)
+        await core.actions.cancel(others)
+        await eventually(lambda: core.planner.wake.set() or not any(map(len, known.values())))
+        (later,) = (await submit(core, function(), tenant=limited)).ids
+        await agent.succeed(order)
+        [order] = await agent.orders()
+        assert order.id == later

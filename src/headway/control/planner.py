@@ -337,9 +337,13 @@ class Planner:
             if not len(head):
                 head.rescan()
                 self.board.touched(group)
-        # A head that is still to be read may have been told of its tasks while we looked.
-        for group in [g for g, head in self.board.heads.items() if g not in found and not len(head) and not head.more]:
-            self.board.forget(group)
+        # Of the others nothing waits, unless a head was told of tasks while we looked: what it knows, or may find, is read again first.
+        for group, head in [(g, head) for g, head in self.board.heads.items() if g not in found and (len(head) or not head.more)]:
+            if len(head):
+                head.rescan()
+                self.board.touched(group)
+            else:
+                self.board.forget(group)
 
     def _follow_fleet(self) -> None:
         if self._followed is self.fleet.nodes:

@@ -92,8 +92,5 @@ def believes_nothing_is_left(core: Core) -> str:
     for tenant, held in planner.board.usage.tenants.items():
         if held.count:
             return f"{core.holder}: tenant {tenant} holds {held.count}"
-    # Of a tenant that was removed while it was at its limit, tasks that are gone may stay in the books until another server plans: nobody
-    # tries them, so nobody finds out.
-    heads = planner.board.heads.items()
-    waiting = {group: len(head) for group, head in heads if len(head) and group[0] not in core.tenants.removed}
+    waiting = {group: len(head) for group, head in planner.board.heads.items() if len(head)}
     return f"{core.holder}: tasks wait: {waiting}" if waiting else ""
