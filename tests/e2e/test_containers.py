@@ -145,7 +145,7 @@ def test_iops_and_bandwidth_are_given_to_the_engine(server: ScriptedServer, imag
     ref = server.order(number)
     server.wait(lambda: "begun" in server.text(ref) or ref in server.finished)
     assert ref not in server.finished, (server.error(ref), server.text(ref, 2))
-    inside = [pid for pid in tree.table() if tree.words(pid)[:2] == [b"sleep", b"1003"]]
+    inside = until(lambda: [pid for pid in tree.table() if tree.words(pid)[:2] == [b"sleep", b"1003"]])  # it begins after it is told
     group = Path(groups_of(inside[0])["blkio"])
     names = ("read_iops", "write_iops", "read_bps", "write_bps")
     found = [(group / f"blkio.throttle.{name}_device").read_text().split()[-1] for name in names]

@@ -78,7 +78,7 @@ def test_what_isolated_tasks_of_a_killed_supervisor_wrote_goes_with_the_next_sup
     need_sandbox(tmp_path)
     with ScriptedServer() as server, running_agent(tmp_path / "agent", server.url, sandbox_dir=str(boxes)) as agent:
         server.order(server.define(command=("/bin/sh", "-c", "echo much > kept; exec sleep 600"), isolation="sandbox", tenant=7))
-        until(lambda: list(boxes.glob("*/scratch/*/work/kept")))
+        until(lambda: list(boxes.rglob("kept")))
         os.kill(agent.supervisor(), signal.SIGKILL)
         server.wait(lambda: len(server.registered) >= 2)
         assert list(boxes.glob("*/scratch/*")) == []

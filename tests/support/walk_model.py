@@ -301,7 +301,8 @@ def _use(plan: Plan, end: Finished, *, by_itself: bool) -> list[str]:
 # --- what it said
 
 _TICK = re.compile(rb"^(t\d{6}) (\d+)$", re.MULTILINE)
-_LAST_WORDS = re.compile(rb"Traceback \(most|Fatal Python error: |perl (was killed|exited)")  # of an interpreter, when it was ended
+# Of an interpreter, or of what makes the sandbox, when it was ended.
+_LAST_WORDS = re.compile(rb"Traceback \(most|Fatal Python error: |perl (was killed|exited)|bwrap: Creating new namespace failed: ")
 _CUT = re.compile(rb"\n\[headway: (\d+) bytes of output were cut here\]\n")
 _UNSAVED = re.compile(rb"^\[headway: the (last )?checkpoint was not saved: [^\n]*\]\n", re.MULTILINE)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from dataclasses import dataclass
 
 from headway.agent.cgroup_files import counter, folders, read, write
 from headway.agent.group import LEAST_QUOTA_US, PERIOD_US, Limits, Used, kill
 
 CONTROLLERS = ("memory", "cpu", "pids", "io")
+REMOVALS, PAUSE_S = 40, 0.025  # tries, for who is dead and not yet gone
 AGENT = "headway-agent"  # where the agent itself goes: a group with controllers for its children may hold no process itself
 
 
@@ -152,7 +154,12 @@ class V2Group:
 
 
 def remove_all(base: str, controllers: tuple[str, ...]) -> None:
-    for name in folders(base):
-        V2Group(f"{base}/{name}", controllers).remove()
-    with contextlib.suppress(OSError):
-        os.rmdir(base)
+    """Who was killed may need a moment to be gone from a group, and so may the thread that stood in it."""
+    for _ in range(REMOVALS):
+        for name in folders(base):
+            V2Group(f"{base}/{name}", controllers).remove()
+        with contextlib.suppress(OSError):
+            os.rmdir(base)
+        if not os.path.isdir(base):
+            return
+        time.sleep(PAUSE_S)

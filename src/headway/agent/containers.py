@@ -37,14 +37,21 @@ _START = "from headway.agent.contain import main; main()"
 _FOLDER = ("HEADWAY_INPUT", "HEADWAY_RESULT", "HEADWAY_CHECKPOINT_DIR", "HEADWAY_SUBTASKS")
 _LISTED = '$(echo $("$@" ps --all --quiet --filter label=%s))'
 # An engine that is still busy with a container whose monitor was killed refuses to remove it, so: until it is gone, for a while.
-# An engine that does not answer at all is given up each time, where there is a program for that.
+# An engine that does not answer at all is given up each time, where there is a program for that. One that has just failed otherwise
+# (a record that is locked) does not say so: only who is not found twice is gone.
 _REMOVE = """
 within=$(command -v timeout) && within="$within -k 5 60"
 for name in $names; do
     case " $spared " in *" $name "*) continue ;; esac
-    tries=0
-    while [ $tries -lt 20 ] && $within "$@" inspect --type container "$name"; do
-        $within "$@" rm --force --volumes "$name" || sleep 1
+    tries=0 missed=0
+    while [ $tries -lt 20 ] && [ $missed -lt 2 ]; do
+        if $within "$@" inspect --type container "$name"; then
+            missed=0
+            $within "$@" rm --force --volumes "$name" || sleep 1
+        else
+            missed=$((missed + 1))
+            sleep 1
+        fi
         tries=$((tries + 1))
     done
 done

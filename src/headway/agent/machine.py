@@ -270,7 +270,7 @@ class Machine:
 
     def _runner_ended(self, s: RunnerEnded) -> None:
         runner, lost, current, rest = self.pool.ended(s)
-        if not runner.ready and runner.kind not in ("", PYTHON.name) and self.pool.is_hopeless(runner.kind):
+        if not runner.ready and runner.kind not in ("", PYTHON.name) and self.pool.died_unready(runner.kind):
             self._no_runner(runner.kind, s.why)
         if s.unstarted is not None:
             self._not_startable(s.unstarted, s.why)

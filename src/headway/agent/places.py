@@ -23,7 +23,6 @@ from headway.domain.task import Definition
 
 SCRATCH = "scratch"  # the folder of folders for attempts
 OWN_PROCESSES = 3  # of the sandbox itself
-SCRATCH = "scratch"  # in the work folder
 GATE_MEMORY = 32 * 2**20  # of the process that connects it to granted places
 
 

@@ -121,8 +121,8 @@ class Pool:
         runner.ready, runner.idle_since = True, now
         self._stillborn.discard(runner.kind)
 
-    def is_hopeless(self, kind: str) -> bool:
-        """A runner died before it was ready: was it the second in a row? One alone may have been killed, for want of memory or by hand."""
+    def died_unready(self, kind: str) -> bool:
+        """Whether it was the second in a row: one alone may have been killed, for want of memory or by hand."""
         self._stillborn ^= {kind}
         return kind not in self._stillborn
 

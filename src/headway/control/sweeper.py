@@ -60,4 +60,4 @@ class Sweeper:
             try:
                 await connection.execute(_SWEEP, timeout=LONGEST_S + 10)
             finally:
-                await connection.execute("reset statement_timeout")
+                await connection.execute(f"set statement_timeout = '{self.database.statement_timeout_s}s'")  # a reset would give the role's
