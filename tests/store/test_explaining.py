@@ -305,6 +305,7 @@ async def test_a_task_that_was_handed_out_is_said_to_be_on_its_way_to_that_node(
 async def test_a_server_that_does_not_plan_any_more_explains_by_what_is_stored(dsn):
     async with engine(dsn, holder="one") as one, engine(dsn, holder="two") as two:
         await one.queues.change("delayable", paused=True)
+        await two.queues.refresh()  # it would lease the second task otherwise
         agent = await ScriptedAgent(one, cpus=0.5).join()
         await submit(one, function(category="urgent"))
         [order] = await agent.orders()
