@@ -13,8 +13,10 @@ import pytest
 
 import headway
 from headway.agent import kept_code
+from headway.agent.starter import LIBRARY
 from headway.domain.lifecycle import Outcome
 from tests.support.agents import alive, running_agent
+from tests.support.confined import need_starter
 from tests.support.scripted_server import ScriptedServer
 from tests.support.waiting import until
 
@@ -90,6 +92,34 @@ def test_a_node_takes_nothing_while_code_is_installed_that_its_agent_does_not_sp
         link.write_text(before)
         server.wait(lambda: not server.heartbeats[-1].trouble)
         assert server.outcome(server.run(server.define(command=("/bin/true",)))) is Outcome.SUCCEEDED
+
+
+def test_a_supervisor_starts_programs_with_the_compiled_code_it_began_with(server: ScriptedServer, package: Path, tmp_path: Path) -> None:
+    """In more slots than it had when that was replaced."""
+    need_starter()
+    shutil.copy(LIBRARY, package / "agent")
+    with running_agent(tmp_path / "agent", server.url, cpus=16.0):
+        definition = server.define(command=("/bin/echo", "words"))
+        assert server.outcome(server.run(definition)) is Outcome.SUCCEEDED
+        (package / "agent" / "broken").write_text("no library")
+        os.replace(package / "agent" / "broken", package / "agent" / os.path.basename(LIBRARY))
+        refs = [server.order(definition) for _ in range(100)]
+        server.wait(lambda: all(ref in server.finished for ref in refs))
+        assert {(server.outcome(ref), server.text(ref)) for ref in refs} == {(Outcome.SUCCEEDED, "words\n")}
+
+
+def test_without_the_compiled_code_python_starts_programs(server: ScriptedServer, package: Path, tmp_path: Path) -> None:
+    (package / "agent" / os.path.basename(LIBRARY)).unlink(missing_ok=True)
+    with running_agent(tmp_path / "agent", server.url, cpus=16.0):
+        words, missing = server.define(command=("/bin/echo", "words")), server.define(command=("/does/not/exist",))
+        refs = [server.order(words) for _ in range(100)]
+        late = server.order(server.define(command=("/bin/sleep", "600")))
+        unable = server.run(missing)
+        server.wait(lambda: all(ref in server.finished for ref in refs))
+        assert {(server.outcome(ref), server.text(ref)) for ref in refs} == {(Outcome.SUCCEEDED, "words\n")}
+        assert server.outcome(unable) is Outcome.NOT_STARTABLE
+        server.cancel(late)
+        server.wait(lambda: late in server.finished)
 
 
 def test_the_next_agent_is_of_the_new_version(server: ScriptedServer, package: Path, tmp_path: Path) -> None:

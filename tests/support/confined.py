@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from hatch_build import compiled
 from headway.agent import cgroups, sandbox
+from headway.agent.descriptors import can_part
+from headway.agent.starter import LIBRARY, library
 from headway.domain.resources import Resources
 from tests.support.agents import AgentProcess, running_agent
 from tests.support.groups import unified
@@ -65,3 +68,14 @@ def stands_still_while_paused(server: ScriptedServer, ref: tuple[int, int]) -> N
     assert server.text(ref) == before
     assert server.control(ref, "resume") == "resumed"
     server.wait(lambda: server.text(ref) != before)
+
+
+def need_starter() -> None:
+    """Groups, and the compiled code that starts programs in them."""
+    need_groups()
+    if not os.path.exists(LIBRARY):
+        need("gcc")
+        assert compiled(os.path.join(os.path.dirname(LIBRARY), "starter.c"), LIBRARY) == ""
+        library.cache_clear()
+    if library() is None or not can_part():
+        pytest.skip("this kernel cannot start programs for threads with descriptors of their own")

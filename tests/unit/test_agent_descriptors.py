@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headway.agent import slots
-from headway.agent.descriptors import HIGHEST, NOTHING, Fetched, can_part, part, ring
+from headway.agent.descriptors import KEPT, NOTHING, Fetched, can_part, part, ring
 from headway.agent.group import Limits
 from headway.agent.link import Terms
 from headway.agent.places import Places
@@ -68,7 +68,7 @@ def test_the_thread_of_a_slot_has_few_descriptors_however_many_the_process_has(s
     assert slot.parted
     assert len(os.listdir("/proc/self/fd")) > MANY
     table = f"/proc/self/task/{slot.thread}/fd"
-    assert len(os.listdir(table)) <= HIGHEST + 2
+    assert len(os.listdir(table)) <= KEPT + 3
     assert not any("status" in os.readlink(f"{table}/{name}") for name in os.listdir(table))
 
 
@@ -98,11 +98,12 @@ def test_where_descriptors_cannot_be_fetched_threads_share_those_of_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crowd: list[int]
 ) -> None:
     need_groups()
-    monkeypatch.setattr(slots, "part", lambda: False)
+    monkeypatch.setattr(slots, "part", lambda kept: False)
     places = Places(str(tmp_path), INSTANCE, Terms(), 10)
     taken = places.slots.take(Limits(), isolated=False)
     assert taken is not None
     assert not taken.parted
+    assert not taken.compiled
     assert ran(["/bin/echo", "words"], taken) == (0, b"words\n")
     places.close()
 
@@ -111,7 +112,7 @@ def test_a_bell_is_heard_whoever_rings() -> None:
     bell = os.eventfd(0, os.EFD_CLOEXEC)
     ring(bell)
     assert os.eventfd_read(bell) == 1
-    assert in_a_thread(lambda: (part(), ring(bell))) == (True, None)
+    assert in_a_thread(lambda: (part((bell, bell, bell)), ring(bell))) == (True, None)
     assert os.eventfd_read(bell) == 1
     os.close(bell)
 
@@ -119,7 +120,7 @@ def test_a_bell_is_heard_whoever_rings() -> None:
 def test_without_a_table_of_its_own_a_thread_uses_the_numbers_of_the_process() -> None:
     shared, own = Fetched(parted=False), Fetched(parted=True)
     assert [shared.number(fd) for fd in (7, 300)] == [7, 300]
-    assert [own.number(fd) for fd in (7, 300)] == [HIGHEST + 2, HIGHEST + 3]
+    assert [own.number(fd) for fd in (7, 300)] == [KEPT + 3, KEPT + 4]
     assert shared.fetch() == 0
     assert shared.nothing == NOTHING
 

@@ -106,7 +106,7 @@ def test_an_attempt_that_cannot_be_prepared_leaves_no_descriptor(node: Node, tmp
         before = opened()
         try:
             with left(count):
-                program = node.spawner.prepare(process, definition)
+                program = node.spawner.prepare(process, definition, alone=False)
         except OSError:
             failed += 1
             assert opened() == before

@@ -10,6 +10,7 @@ import pytest
 
 from headway.agent.handing import Calls, side_by_side
 from headway.agent.spawn import Launch
+from headway.agent.starter import Starter
 from headway.agent.starts import Starts
 
 PATIENCE_S = 60.0
@@ -31,7 +32,7 @@ def exit_code(launch: Launch) -> int:
 
 
 def test_all_that_were_given_begin_and_each_is_taken_once(null):
-    starts, given, begun = Starts(), [program(null, ["/bin/sh", "-c", f"exit {number}"]) for number in range(20)], []
+    starts, given, begun = Starts(Starter()), [program(null, ["/bin/sh", "-c", f"exit {number}"]) for number in range(20)], []
     starts.give(given)
     starts.wait(lambda: begun.extend(starts.take()))
     assert sorted(map(id, begun)) == sorted(map(id, given))
@@ -41,7 +42,7 @@ def test_all_that_were_given_begin_and_each_is_taken_once(null):
 
 
 def test_one_that_cannot_begin_is_told_with_its_error(null):
-    starts, begun = Starts(), []
+    starts, begun = Starts(Starter()), []
     starts.give([program(null, ["/does/not/exist"])])
     starts.wait(lambda: begun.extend(starts.take()))
     assert [(one.error, one.pid) for one in begun] == [(2, -1)]
@@ -50,7 +51,7 @@ def test_one_that_cannot_begin_is_told_with_its_error(null):
 def test_the_last_of_a_turn_may_begin_later_than_what_is_done_next(null, tmp_path):
     """Here one waits for a pipe that nobody has opened; the others have begun, and those after it begin meanwhile."""
     os.mkfifo(tmp_path / "pipe")
-    starts = Starts()
+    starts = Starts(Starter())
     quick = [program(null, ["/bin/true"]) for _ in range(3)]
     starts.give([*quick, slow := program(null, ["/bin/true"], opens=((0, str(tmp_path / "pipe")),))])
     first = starts.turn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 
 MOUNT = "/sys/fs/cgroup"
 
@@ -40,6 +41,7 @@ def write(path: str, text: str) -> None:
         os.close(fd)
 
 
+@lru_cache(maxsize=256)  # most say what they said before: a third of the cost
 def counter(text: bytes, name: bytes) -> int:
     """The number behind a name at the beginning of a line."""
     for line in text.splitlines():

@@ -9,8 +9,8 @@ for each instead of 230.)
 
 from __future__ import annotations
 
-SHORT_S, LONG_S = 0.02, 0.08
-FEW, MANY = 10, 100
+SHORT_S, LONG_S = 0.02, 0.1
+FEW, MANY = 10, 200
 
 
 class Coalesce:

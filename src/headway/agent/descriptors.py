@@ -16,7 +16,8 @@ from functools import cache
 
 HIGHEST = 15  # programs find descriptors under numbers up to this one; here they are taken, so that none is covered before it is copied
 _SELF = HIGHEST + 1  # in a table of a thread: a descriptor of this process, to fetch others by
-_FIRST = HIGHEST + 2  # in a table of a thread: the first that was fetched
+KEPT = HIGHEST + 2  # in a table of a thread: the first of three that it tells the supervisor by; that is the bell
+_FIRST = KEPT + 3  # in a table of a thread: the first that was fetched
 _EVERY = 2**32 - 1
 _STDERR = 2  # stays: what a thread says at its end must be seen
 _CLONE_FILES = 0x400
@@ -51,8 +52,9 @@ def can_part() -> bool:
     return bool(closed >= 0)
 
 
-def part() -> bool:
-    """Called by a thread that opens nothing by itself: from now on it has a table of its own. False: it shares that of the process."""
+def part(kept: tuple[int, int, int]) -> bool:
+    """Called by a thread that opens nothing by itself: from now on it has a table of its own, with these three of the process in it.
+    False: it shares that of the process."""
     if not can_part() or _libc.unshare(_CLONE_FILES) != 0:
         return False
     for number in range(HIGHEST + 1):
@@ -60,18 +62,15 @@ def part() -> bool:
             _done(_libc.dup3(NOTHING, number, os.O_CLOEXEC))
     _done(_syscall(_CLOSE_RANGE, HIGHEST + 1, ctypes.c_uint(_EVERY), 0))
     _done(_syscall(_PIDFD_OPEN, os.getpid(), 0))
+    for fd in kept:
+        _done(_syscall(_PIDFD_GETFD, _SELF, fd, 0))
     _mine.parted = True
     return True
 
 
 def ring(bell: int) -> None:
-    """Write to an eventfd of the process, by whichever thread."""
-    if not getattr(_mine, "parted", False):
-        os.eventfd_write(bell, 1)
-        return
-    fetched = _done(_syscall(_PIDFD_GETFD, _SELF, bell, 0))
-    os.eventfd_write(fetched, 1)
-    os.close(fetched)
+    """By whichever thread; `bell` is the number that it has for the process."""
+    os.eventfd_write(KEPT if getattr(_mine, "parted", False) else bell, 1)
 
 
 class Fetched:

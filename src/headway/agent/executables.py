@@ -14,12 +14,13 @@ from headway.agent.disk_count import count
 from headway.agent.group import Limits, Used
 from headway.agent.interpreters import NotStartable
 from headway.agent.loop import Loop
-from headway.agent.output import Capture
+from headway.agent.output import STDERR, Capture
 from headway.agent.places import OWN_PROCESSES, Place, Places
 from headway.agent.process import LAST_WORDS, Process, Spawner, exit_code, finish, not_started, read_available
 from headway.agent.reports import Outbox, error_text
 from headway.agent.sandbox import Told, Usage
 from headway.agent.spawn import Launch
+from headway.agent.starter import Counted
 from headway.agent.starts import Starts
 from headway.agent.strays import Strays
 from headway.agent.unforeseen import unforeseen
@@ -27,7 +28,8 @@ from headway.domain.lifecycle import Outcome
 from headway.domain.task import Definition
 from headway.wire.exchange import ErrorInfo, Excess, Finished, Order
 
-Exit = tuple[int, int, resource.struct_rusage]  # process id, status, usage
+Counts = resource.struct_rusage | Counted
+Exit = tuple[int, int, Counts]  # process id, status, usage
 QUIET_S = 0.02  # a process that lives longer has its pipes watched; most end before and are read once, at their end
 FLOOD = 32 * 1024
 ORPHANS = 1000
@@ -40,10 +42,10 @@ class Executables:
         self._loop, self._outbox, self._spawner = loop, outbox, spawner
         self._places, self._instance, self._max_output = places, instance, max_output
         self._watch_at = 0.0
-        self._orphans: dict[int, resource.struct_rusage] = {}  # reaped here lately, though started by tasks
+        self._orphans: dict[int, Counts] = {}  # reaped here lately, though started by tasks
         self._by_pid: dict[int, Process] = {}
         self._by_task: dict[int, Process] = {}
-        self.starts = Starts()
+        self.starts = Starts(places.slots.starter)
         self._starting: dict[Launch, tuple[Process, Definition]] = {}
         self._early: dict[int, tuple[int, Exit]] = {}  # ends of processes that may be starting: turn, and how
         self._strays = Strays(instance, self.starts)
@@ -82,15 +84,15 @@ class Executables:
             return process, not_started(process, why, wall_ms())
         return process, None
 
-    def start(self, begun: list[tuple[Process, Definition]]) -> list[Finished]:
-        """Start programs of attempts that have begun, the first or the next, as `spawn` does."""
+    def start(self, begun: list[tuple[Process, Definition]], *, alone: bool = True) -> list[Finished]:
+        """Start programs of attempts that have begun, the first or the next, as `spawn` does; `alone`: by compiled code, if it can be."""
         prepared: list[Launch] = []
         failed: list[Finished] = []
         for process, definition in begun:
-            process.registered = False
+            process.registered, process.heard = False, (b"", b"")
             try:
                 self._places.make_ready(process.place)
-                program = self._spawner.prepare(process, definition)
+                program = self._spawner.prepare(process, definition, alone=alone)
             except (NotStartable, OSError) as error:
                 failed.append(self._not_started(process, error))
             except Exception as error:
@@ -107,23 +109,40 @@ class Executables:
         """Look which of those that were being started have begun. Those that could not, or have ended already, are finished."""
         told: list[Finished] = []
         gone: list[tuple[Process, Exit]] = []
+        again: list[tuple[Process, Definition]] = []
         for program in self.starts.take():
             process, definition = self._starting.pop(program)
-            if (why := self._spawner.begun(process, definition, program)) is not None:
+            if (run := program.run) is not None:
+                if run.error:
+                    again.append((process, definition))  # by Python, which knows the reasons and their remedies
+                    continue
+                process.pid, process.heard, (process.stdout, process.stderr) = run.pid, run.heard, run.pipes
+                if run.lost:
+                    self._heard(process, STDERR, b"[headway: the agent has too many open files to read on what this prints]\n")
+            elif (why := self._spawner.begun(process, definition, program)) is not None:
                 told.append(self._not_started(process, NotStartable(why)))
+                continue
+            if (end := self._end_of(program, process)) is not None:
+                gone.append((process, end))
                 continue
             assert process.place is not None
             self._places.watch(process.place, process.pid)
-            turn, early = self._early.pop(process.pid, (0, None))
-            if early is not None and turn >= program.turn:
-                gone.append((process, early))
-            else:
-                self._by_pid[process.pid] = self._by_task[process.order.id] = process
+            self._by_pid[process.pid] = self._by_task[process.order.id] = process
+            if run is not None and run.lost:
+                self._kill(process)  # better than by its next word
         self._places.disk_watch.say()
         self._early = {pid: (turn, how) for pid, (turn, how) in self._early.items() if not self.starts.over(turn)}
         if gone or self._strays.suspected:
             self._strays.kill(self._by_pid, self.known() | self._places.removers)
-        return told + self._over(gone)
+        told += self._over(gone)
+        return told + self.start(again, alone=False) if again else told
+
+    def _end_of(self, program: Launch, process: Process) -> Exit | None:
+        """How it has ended, if it has: its slot's thread has waited for it, or we have, before it was known to have begun."""
+        if (run := program.run) is not None and run.status is not None:
+            return run.pid, run.status, run.usage
+        turn, early = self._early.pop(process.pid, (0, None))
+        return early if turn >= program.turn else None
 
     def wait_for_starts(self) -> list[Finished]:
         """Until none is under way: what is asked for now may be for one of them."""
@@ -246,9 +265,11 @@ class Executables:
         process.close()
         return Finished(process.order.id, process.order.attempt, Outcome.ERROR, process.started_ms, wall_ms(), error=why)
 
-    def _finish(self, process: Process, status: int, usage: resource.struct_rusage) -> Finished:
-        for stream, fd in process.fds:
-            read, closed = 0, False
+    def _finish(self, process: Process, status: int, usage: Counts) -> Finished:
+        for (stream, fd), heard in zip(process.fds, process.heard, strict=True):
+            if heard:
+                self._heard(process, stream, heard)
+            read, closed = 0, fd < 0
             while not closed and read < LAST_WORDS:
                 data, closed = read_available(fd)
                 if not data:
@@ -279,7 +300,7 @@ class Executables:
 
     # --- limits
 
-    def _usage(self, process: Process, status: int, usage: resource.struct_rusage, box: Told) -> Usage:
+    def _usage(self, process: Process, status: int, usage: Counts, box: Told) -> Usage:
         """What it used; and why it was ended, if that was for a limit."""
         place = process.place
         assert place is not None
@@ -300,7 +321,7 @@ class Executables:
             process.excess = box.excess
         return box.used or process.used or Usage(cpu_ms, memory, usage.ru_inblock * 512, usage.ru_oublock * 512)
 
-    def _usage_inside(self, first: int) -> resource.struct_rusage | None:
+    def _usage_inside(self, first: int) -> Counts | None:
         """Of everything in a sandbox. Its first process has waited for all others, and comes to us when the sandbox has ended."""
         until = boottime() + LINGER_S
         while first not in self._orphans and boottime() < until:
@@ -419,7 +440,7 @@ def _disk_excess(place: Place, status: int) -> Excess | None:
     return Excess("disk", max(used, disk.used, disk.limit), disk.limit)
 
 
-def _peak(usage: resource.struct_rusage) -> int | None:
+def _peak(usage: Counts) -> int | None:
     """The most memory it used. A child starts from our own peak (Linux carries it over exec): below that it tells nothing."""
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return usage.ru_maxrss * 1024 if usage.ru_maxrss > own else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 Call = Callable[[], None]
 _ROOM = 64  # bytes for a sem_t: 32 in glibc
@@ -29,12 +30,19 @@ class Semaphore:
             pass
 
 
+class Waking(Protocol):
+    """How the one who waits is woken."""
+
+    def post(self) -> None: ...
+    def wait(self) -> None: ...
+
+
 class Calls:
     """What one thread, or several, shall do."""
 
-    def __init__(self) -> None:
+    def __init__(self, there: Waking | None = None) -> None:
         self._calls: deque[tuple[Call, Call] | None] = deque()
-        self._there = Semaphore()
+        self._there = there if there is not None else Semaphore()
 
     def put(self, work: tuple[Call, Call] | None) -> None:
         """What to do, and what then; None: end."""

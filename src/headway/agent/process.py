@@ -52,8 +52,8 @@ class Process:
     """A running executable."""
 
     __slots__ = (
-        "capture", "excess", "gated", "order", "pid", "place", "registered", "resident", "shown", "since", "started_ms", "status", "stderr",
-        "stdout", "used",
+        "capture", "excess", "gated", "heard", "order", "pid", "place", "registered", "resident", "shown", "since", "started_ms", "status",
+        "stderr", "stdout", "used",
     )  # fmt: skip
 
     def __init__(self, order: Order, capture: Capture, since: float, started_ms: int) -> None:
@@ -65,6 +65,7 @@ class Process:
         self.excess: Excess | None = None  # the limit it is being ended for
         self.used: Usage | None = None  # by a container that was ended by force, until then
         self.resident = 0  # the most memory a watcher saw, where there is no cgroup
+        self.heard = b"", b""  # read already, of each stream
         self.shown: list[str] = []  # further paths an isolated task may read
 
     @property
@@ -101,9 +102,10 @@ class Spawner:
         self.tokens = Tokens()
         self._argv: dict[int, tuple[Definition, list[str]]] = {}  # definition -> what it runs, looked up once
 
-    def prepare(self, process: Process, definition: Definition) -> Launch:
+    def prepare(self, process: Process, definition: Definition, *, alone: bool = True) -> Launch:
         """Its environment, folders and pipes; NotStartable when it is clear already that it cannot run.
 
+        `alone`: it may be left to compiled code.
         When it cannot, for whatever reason, every descriptor that was made for it is closed again.
         """
         place = process.place
@@ -113,6 +115,8 @@ class Spawner:
         workdir = self.granted.containers.folder if contained else definition.workdir or process.dir
         argv = self._command(process.order, definition, env, workdir, process.dir, fresh=False)
         if not place.isolated and not contained:
+            if alone and place.slot is not None and place.slot.compiled:
+                return Launch(argv, env, workdir, -1, -1, place.slot)
             (process.stdout, child_stdout), (process.stderr, child_stderr) = pipes(2)
             return Launch(argv, env, workdir, child_stdout, child_stderr, place.slot)
         if place.isolated:

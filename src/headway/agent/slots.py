@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from headway.agent.descriptors import part
 from headway.agent.group import KILL_S, Group, Hierarchy, Limits, Used, kill
 from headway.agent.handing import Call, Calls
+from headway.agent.starter import Starter
 from headway.agent.users import Users
 
 KEPT = 64  # free slots; a burst's surplus is removed
@@ -35,6 +36,7 @@ class Slot:
     group: Group | None
     uid: int | None  # None: the agent's own user
     calls: Calls = field(default_factory=Calls)
+    compiled: int = 0  # its address there; 0: programs in it are started by Python
     thread: int = 0
     parted: bool = False  # its thread has descriptors of its own
     limits: Limits = field(default_factory=Limits)
@@ -75,9 +77,10 @@ class Slots:
         self._spoilt: list[Slot] = []  # in a state that nobody knows: a descriptor was missing half-way
         self._numbers: list[int] = []  # of removed slots, to be used again
         self.before_user: Call = lambda: None  # done by the thread of an isolated slot, while it is still root
+        self.starter = Starter()
         self._keeper = Slot(0, None, None)
         if hierarchy is not None:
-            _start(self._keeper)
+            _start(self._keeper, self.starter)
             hierarchy.keep(self._keeper.thread)
 
     def take(self, limits: Limits, *, isolated: bool) -> Slot | None:
@@ -137,6 +140,7 @@ class Slots:
             self.hierarchy.clear()
         if self.users is not None:
             self.users.close()
+        self.starter.close()
 
     def _pick(self, limits: Limits, own_user: bool) -> Slot | None:
         same = self._free.get((own_user, limits))
@@ -155,9 +159,10 @@ class Slots:
             number = self._made
         group = self.hierarchy.group(str(number)) if self.hierarchy is not None else None
         uid = self.users.take() if own_user and self.users is not None else None
-        slot = Slot(number, group, uid)
+        compiled, calls = self.starter.make(number)
+        slot = Slot(number, group, uid, calls, compiled)
         try:
-            _start(slot, self.before_user)
+            _start(slot, self.starter, self.before_user)
         except OSError:
             self._give_back_user(slot)
             raise
@@ -186,8 +191,9 @@ class Slots:
             self.users.give_back(slot.uid)
 
 
-def _start(slot: Slot, before_user: Call = lambda: None) -> None:
+def _start(slot: Slot, starter: Starter, before_user: Call = lambda: None) -> None:
     """The thread lives as long as the slot: a task started by it dies with it (parent-death signal)."""
+    address = slot.compiled
     began = threading.Semaphore(0)
     failed: list[OSError] = []
 
@@ -199,7 +205,7 @@ def _start(slot: Slot, before_user: Call = lambda: None) -> None:
             if slot.uid is not None:
                 before_user()
                 _become(slot.uid)
-            slot.parted = part()
+            slot.parted = part(starter.kept)
         except OSError as error:
             failed.append(error)
         began.release()
@@ -207,11 +213,14 @@ def _start(slot: Slot, before_user: Call = lambda: None) -> None:
             call, then = work
             call()
             then()
+        starter.discard(address)
 
     before = threading.stack_size(STACK)
     threading.Thread(target=serve, daemon=True, name=f"slot-{slot.number}").start()
     threading.stack_size(before)
     began.acquire()
+    if not slot.parted:
+        slot.compiled = 0
     if failed:
         slot.calls.put(None)
         raise failed[0]

@@ -25,6 +25,7 @@ from headway.agent.descriptors import HIGHEST, Fetched
 from headway.agent.handing import Call, Calls, side_by_side
 from headway.agent.sandbox import HELD_FD, VARIABLES_FD
 from headway.agent.slots import Slot
+from headway.agent.starter import Run
 
 _SETSIGDEF, _SETSIGMASK, _SETSID = 0x04, 0x08, 0x80  # flags of <spawn.h>
 _ROOM = 512  # bytes for the two opaque structs: 80 and 336 in glibc
@@ -56,6 +57,12 @@ class Launch:
     error: int = 0
     turn: int = 0  # of those that were given to the threads together
     door: tuple[int, int] | None = field(default=None)
+    run: Run | None = None  # what became of one that was left to compiled code, which makes its pipes
+
+    @property
+    def alone(self) -> bool:
+        """Left to the compiled code of its slot (see starter)."""
+        return self.stdout < 0
 
 
 def pipes(count: int) -> list[tuple[int, int]]:

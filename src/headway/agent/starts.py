@@ -20,6 +20,7 @@ from functools import partial
 from headway.agent.descriptors import ring
 from headway.agent.handing import Call, Semaphore
 from headway.agent.spawn import Launch, call_for
+from headway.agent.starter import Run, Starter
 
 BESIDE = 0.3  # this part of a turn begins beside what the supervisor does next
 AT_FIRST = len(os.sched_getaffinity(0)) + 1
@@ -68,24 +69,51 @@ class Turn:
 
 
 class Starts:
-    def __init__(self) -> None:
+    def __init__(self, starter: Starter) -> None:
+        self._starter = starter
+        self._alone: dict[int, Launch] = {}  # slot -> what its compiled code is at
         self._done: deque[Launch] = deque()  # filled by the threads
         self._left: dict[int, int] = {}  # turn -> how many of it have not been taken out of there
         self.turn = 0  # the newest
-        self.woken = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # readable when all of a turn have begun
+        self.woken = starter.bell  # readable when all of a turn have begun, or as many have come back as were listened for
         self._poll = select.poll()
         self._poll.register(self.woken, select.POLLIN)
 
     def give(self, programs: Sequence[Launch]) -> None:
-        """Start them, side by side, and wait for most of them."""
-        if programs:
-            self.turn += 1
-            self._left[self.turn] = len(programs)
-            Turn(self.turn, programs, self._done, self.woken).begin()
+        """Start them, side by side, and wait for most of those that need the interpreter for it."""
+        if not programs:
+            return
+        self.turn += 1
+        self._left[self.turn] = len(programs)
+        others = [program for program in programs if not program.alone]
+        for program in programs:
+            if program.alone:
+                self._give_alone(program)
+        if others:
+            Turn(self.turn, others, self._done, self.woken).begin()
+
+    def _give_alone(self, program: Launch) -> None:
+        slot = program.slot
+        assert slot is not None
+        program.turn = self.turn
+        group = slot.group.folder if slot.group is not None and slot.group.place is not None else ""
+        if error := self._starter.give(slot.compiled, program.argv, program.env, program.workdir, group):
+            program.run = Run(error=error)
+            self._done.append(program)
+        else:
+            self._alone[slot.number] = program
+
+    def listen_for(self, count: int) -> bool:
+        """Whether so many have come back by now; if not, they are told when they have."""
+        return self._starter.listen_for(count)
 
     def take(self) -> list[Launch]:
         """Those that have begun or failed since the last call."""
         found = [self._done.popleft() for _ in range(len(self._done))]
+        for slot, run in self._starter.take():
+            program = self._alone.pop(slot)
+            program.run = run
+            found.append(program)
         for program in found:
             self._left[program.turn] -= 1
             if not self._left[program.turn]:
@@ -95,8 +123,14 @@ class Starts:
     def wait(self, begun: Callable[[], None]) -> None:
         """Until none is under way; `begun` takes what has begun."""
         begun()
+        if self._left:
+            with self._starter.hurry():
+                self._wait(begun)
+
+    def _wait(self, begun: Callable[[], None]) -> None:
         while self._left:
-            self._poll.poll()
+            if not self.listen_for(1):
+                self._poll.poll()
             self.hush()
             begun()
 

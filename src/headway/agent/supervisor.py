@@ -98,6 +98,7 @@ PROCESS = "HEADWAY_AGENT_PROCESS"  # marks supervisors, and exchange sides that 
 TICK_S = 0.05
 CLOSE_TICK_S = 0.005
 IDLE_TICK_S = 5.0
+GATHERED = 100  # or as soon as so many have come back
 GATHER_S = 0.003  # while orders wait and programs end, they are looked after this often: what follows them is started side by side
 decode = msgspec.msgpack.Decoder(ToSupervisor).decode
 
@@ -193,11 +194,12 @@ class Supervisor:
     def run(self) -> None:
         self.loop.on_signals((signal.SIGCHLD, signal.SIGTERM, signal.SIGINT), self._signalled)
         while not self.quitting:
-            self.loop.poll(self._timeout(), deaf=self._gathering)
+            come = self.executables.starts.listen_for(GATHERED if self._gathering else 1)
+            self.loop.poll(0.0 if come else self._timeout(), deaf=self._gathering)
             now = boottime()
             if self.lease is not None and now >= self.lease:
                 self.fence()
-            if self._ended_children or (self._gathering and now >= self._reap_at):
+            if come or self._ended_children or (self._gathering and now >= self._reap_at):
                 self._reap(now)
             if now >= self._tick_at:
                 self._tick(now)
@@ -278,7 +280,7 @@ class Supervisor:
     def _began(self) -> None:
         """Programs that were being started have begun."""
         self.executables.starts.hush()
-        self._ended(self.executables.began())
+        self._ended_children = True
 
     def _ended(self, finished: list[Finished]) -> None:
         self.handle(*(ProcessEnded(one, boottime()) for one in finished))
@@ -317,9 +319,6 @@ class Supervisor:
     def _reap(self, now: float) -> None:
         self._ended_children = False
         exits = reap()
-        self._gathering, self._reap_at = bool(exits) and len(self.machine.queue) > 0, now + GATHER_S
-        if not exits:
-            return
         for pid, status, _ in exits:
             self.runners.ended(pid, status)
             self.preparations.ended(pid, status)
@@ -330,7 +329,9 @@ class Supervisor:
             self.places.disk_watch.ended(pid)
             self.loggers.ended(pid)
             self.spools.ended(pid, status, boottime())
-        self._ended(self.executables.ended(exits))
+        ended = self.executables.ended(exits)
+        self._ended(ended)
+        self._gathering, self._reap_at = bool(exits or ended) and len(self.machine.queue) > 0, now + GATHER_S
 
     def _own_children(self) -> set[int]:
         """All that are no programs of tasks."""

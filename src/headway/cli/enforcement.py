@@ -22,7 +22,10 @@ def enforced(settings: Settings) -> Iterator[Check]:
         return
     from headway.agent import cgroups
 
-    yield _limits(cgroups.available() if settings.cgroups == "use" else None)
+    there = cgroups.available() if settings.cgroups == "use" else None
+    yield _limits(there)
+    if there is not None:
+        yield _starts()
     yield _disk()
     yield _sandbox(settings)
     yield _users()
@@ -39,6 +42,20 @@ def _limits(there: tuple[int, dict[str, str]] | None) -> Check:
     if missing:
         return Check("limits", "warn", f"{found}; not {', '.join(missing)}", "enable these controllers for the agent's cgroup")
     return Check("limits", "ok", found)
+
+
+def _starts() -> Check:
+    """Where there are groups, each slot has a thread that can start programs without the interpreter."""
+    from headway.agent.descriptors import can_part
+    from headway.agent.starter import library
+
+    if can_part() and library() is not None:
+        return Check("starts", "ok", "programs are started by compiled code, on all cores")
+    if can_part():
+        todo = "have a C compiler when Headway is installed (Debian: gcc, libc6-dev); so far for x86_64 only"
+    else:
+        todo = "Linux 5.9 or newer, and no filter that forbids pidfd_getfd, close_range or clone3"
+    return Check("starts", "warn", "programs are started by Python: a fifth fewer a second", todo)
 
 
 def _disk() -> Check:

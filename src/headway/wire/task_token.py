@@ -7,7 +7,6 @@ task that does not use it.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 
 PREFIX = "hwt_"
@@ -32,4 +31,4 @@ def is_of(token: str, key: bytes, task: int, attempt: int) -> bool:
 
 
 def _mac(key: bytes, task: int, attempt: int) -> str:
-    return hmac.digest(key, f"{task}/{attempt}".encode(), hashlib.sha256).hex()[:40]
+    return hmac.digest(key, f"{task}/{attempt}".encode(), "sha256").hex()[:40]
