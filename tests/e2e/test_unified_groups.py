@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from headway.agent.starter import library
 from headway.domain.lifecycle import Outcome
 from tests.support import user_mode
 from tests.support.agents import AgentProcess, running_agent
@@ -40,7 +41,7 @@ def test_limits_hold_in_a_linux_that_has_only_version_2(tmp_path: Path) -> None:
     code, said = user_mode.run(tmp_path, [*words, *which])
     print(said)
     assert code == 0, said
-    assert len(re.findall(r"::.* PASSED", said)) >= (90 if most else 7), said
+    assert len(re.findall(r"::.* PASSED", said)) >= (91 if most else 8), said
 
 
 @pytest.fixture
@@ -63,6 +64,18 @@ def test_an_agent_with_a_group_of_its_own_makes_groups_in_it_and_leaves_none(tmp
         assert str(agent.pid) in agents_own.read_text().split()
         assert agent.stop() == 0
         until(lambda: [path.name for path in groups_of(agent).iterdir() if path.is_dir()] == ["headway-agent"])
+
+
+@only_there
+def test_a_program_begins_in_its_group_with_no_shell_in_between(tmp_path: Path, server: ScriptedServer) -> None:
+    """Who is moved into it waits in a shell meanwhile, and that leaves a variable of its own."""
+    assert library() is not None
+    with running_agent(tmp_path / "agent", server.url):
+        ref = server.run(server.define(command=("/usr/bin/env",), resources=ROOM))
+        variables = dict(line.partition("=")[::2] for line in server.text(ref).splitlines())
+        assert (variables["HEADWAY_TASK_ID"], variables.get("PWD")) == (str(ref[0]), None)
+        place = server.run(server.define(command=("/bin/cat", "/proc/self/cgroup"), resources=ROOM))
+        assert re.fullmatch(r"0::/.*/headway-[0-9a-f]+/\d+\n", server.text(place))
 
 
 @only_there
