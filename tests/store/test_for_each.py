@@ -136,6 +136,25 @@ async def test_an_item_sent_again_while_others_run_is_waited_for(dsn):
         assert await result_of(core, receipt.ids[0]) == [1, 2]
 
 
+@pytest.mark.parametrize("last", ["upstream", "item"])
+async def test_a_list_that_a_failure_began_goes_on_though_what_failed_is_sent_again_and_succeeds(dsn, last):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core, cpus=8).join()
+        receipt = await submit(
+            core, function(name="work"), function(name="mend", for_each=[1], after=[{"task": "work", "when": "failed"}]), tree="t"
+        )
+        work, mend = receipt.ids
+        await agent.fail(*await agent.orders())
+        [item] = await agent.orders()
+        assert await core.actions.revive([work], None, None) == [work]
+        [again] = await agent.orders()
+        for order in (item, again) if last == "upstream" else (again, item):
+            assert await state_of(core, mend) == State.BLOCKED
+            await agent.succeed(order, result=b"1")
+        await eventually(lambda: ended(core, mend, State.SUCCEEDED))
+        assert await result_of(core, mend) == [1]
+
+
 async def test_the_item_goes_where_the_task_says(dsn):
     async with engine(dsn) as core:
         agent = await ScriptedAgent(core, cpus=8).join()

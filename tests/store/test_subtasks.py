@@ -239,6 +239,28 @@ async def test_a_subtask_sent_again_while_its_parent_runs_does_not_end_the_waiti
     assert (await agent.orders())[0].id == parent.id
 
 
+@pytest.mark.parametrize("last", ["upstream", "subtask"])
+async def test_what_a_failure_began_goes_on_though_what_failed_is_sent_again_and_succeeds(core, last):
+    agent = await ScriptedAgent(core, cpus=8).join()
+    failing, handler = (
+        await submit(core, function(name="work"), function(name="handler", after=[{"task": "work", "when": "failed"}]), tree="t")
+    ).ids
+    await agent.fail(*await agent.orders())
+    [parent] = await agent.orders()
+    (child,) = await children(core, parent, function())
+    await suspend(agent, parent, child)
+    [subtask] = await agent.orders()
+    assert await core.actions.revive([failing], None, None) == [failing]
+    [again] = await agent.orders()
+    for order in (subtask, again) if last == "upstream" else (again, subtask):
+        assert await state_of(core, handler) == State.BLOCKED
+        await agent.succeed(order)
+    [on] = await agent.orders()
+    assert (on.id, on.attempt) == (handler, 2)
+    await agent.succeed(on)
+    assert await state_of(core, handler) == State.SUCCEEDED
+
+
 async def test_nonsense_that_a_task_says_it_waits_for_changes_nothing(core):
     agent, parent = await parent_on(core)
     await suspend(agent, parent, -1, 0, 2**63, 2**64 - 1, parent.id)

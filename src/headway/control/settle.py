@@ -37,6 +37,7 @@ _READY = int(State.READY)  # enums are slow to compare
 _RELEASE = query("edge.release")
 _DOOMED = query("edge.doomed")
 _LOCK_DOOMED = query("edge.lock_doomed")
+_GO_ON = query("edge.go_on")
 _DEFER = query("edge.defer")
 _NEXT = query("edge.next_deferred")
 _CHUNK_END = query("edge.chunk_end")
@@ -137,15 +138,25 @@ async def _release(
 async def _skip(
     connection: Connection, upstreams: list[int], kinds: tuple[When, ...], effects: Effects, *, after: int, until: int, spared: bool
 ) -> list[tuple[int, State]]:
-    doomed = {r["id"]: r["upstream"] for r in await connection.fetch(_DOOMED, upstreams, list(kinds), after, until)}
+    doomed = {r["id"]: r for r in await connection.fetch(_DOOMED, upstreams, list(kinds), after, until)}
     if not doomed:
         return []
-    locked = [r["id"] for r in await connection.fetch(_LOCK_DOOMED, list(doomed))]
+    locked = await connection.fetch(_LOCK_DOOMED, list(doomed))
+    if begun := [r["id"] for r in locked if r["begun"]]:
+        await _go_on(connection, begun, [doomed[i]["count"] for i in begun], effects)
+    vain = [(r["id"], doomed[r["id"]]["upstream"]) for r in locked if not r["begun"]]
     if spared:
-        reasons = [ErrorInfo(NOT_NEEDED, f"it waits for task {doomed[i]} to fail, and that did not happen") for i in locked]
+        reasons = [ErrorInfo(NOT_NEEDED, f"it waits for task {upstream} to fail, and that did not happen") for _, upstream in vain]
     else:
-        reasons = [ErrorInfo("DependencyFailed", f"task {doomed[i]}, which it waits for, did not end as wished") for i in locked]
-    return await end_waiting(connection, locked, State.SKIPPED, reasons, effects)
+        reasons = [ErrorInfo("DependencyFailed", f"task {upstream}, which it waits for, did not end as wished") for _, upstream in vain]
+    return await end_waiting(connection, [task for task, _ in vain], State.SKIPPED, reasons, effects)
+
+
+async def _go_on(connection: Connection, begun: list[int], counts: list[int], effects: Effects) -> None:
+    """What began because its upstream failed goes on, though that one was sent again and has succeeded."""
+    rows = await connection.fetch(_GO_ON, begun, counts)
+    effects.now_ready([row for row in rows if row["state"] == State.READY])
+    await note_due(connection, rows, effects)
 
 
 async def end_waiting(

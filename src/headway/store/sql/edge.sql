@@ -40,14 +40,28 @@ with hit as materialized (
 update task t set blocked_on = t.blocked_on + hit.n from hit where t.id between hit.downstream and hit.downstream and t.blocked_on > 0;
 
 -- name: doomed
--- Dependants whose wish can no longer come true: they will be skipped.
-select t.id, min(u.id) as upstream from unnest($1::bigint[]) u (id) cross join lateral (
+-- Dependants whose wish can no longer come true: they will be skipped. `count`: how many of these upstreams each waits for in vain.
+select t.id, min(u.id) as upstream, count(*)::int as count from unnest($1::bigint[]) u (id) cross join lateral (
     select downstream from edge where upstream = u.id and kind <> all ($2::smallint[]) and +downstream > $3 and +downstream <= $4 offset 0
 ) e cross join lateral (select id from task where id = e.downstream and +state = 0 offset 0) t
 group by t.id order by t.id;
 
 -- name: lock_doomed
-select id from task where id = any ($1::bigint[]) and +state = 0 order by id for update;
+-- Those of them that still wait. `begun`: their wish had come true before somebody sent the upstream again, and by now they wait for tasks
+-- of their own: for subtasks (only that requeues a task which is blocked), or for those of their `for_each`.
+select id, requeues > 0 or exists (select 1 from fanout f where f.task = t.id and f.count is not null) as begun
+from task t where id = any ($1::bigint[]) and +state = 0 order by id for update;
+
+-- name: go_on
+-- Those that have begun (locked by the caller) wait no more for so many upstreams ($2): those have ended, if not as wished.
+-- event: release
+update task t
+set blocked_on = t.blocked_on - r.count, state = case when t.blocked_on > r.count then 0 else 2 end,
+    start_by = case when t.blocked_on > r.count then t.start_by else statement_timestamp() + (t.start_by - t.eligible_at) end,
+    eligible_at = case when t.blocked_on > r.count then t.eligible_at else statement_timestamp() end
+from unnest($1::bigint[], $2::int[]) as r (id, count)
+where t.id between r.id and r.id and +t.state = 0
+returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, t.state, t.blocked_on;
 
 -- name: chunk_end
 -- The last downstream of the next chunk of a large release.
