@@ -37,6 +37,7 @@ test: $(STAMP) ## Run all tests; TESTS=tests/unit for some
 check: $(STAMP) ## Lint, types, directions of imports
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.ini
 	$(BIN)/lint-imports
 
 bench: $(STAMP) ## Measure this machine (about a minute; `headway bench` alone is the full run)

@@ -189,7 +189,7 @@ def test_a_future_fails_with_what_the_function_raised(hw: Client) -> None:
         for kind in (ValueError, errors.TaskFailed):
             with pytest.raises(kind, match="ValueError: cannot do it") as failed:
                 pool.submit(jobs.broken, "it").result(SOON)
-        assert "jobs.py" in failed.value.traceback
+        assert "jobs.py" in failed.value.traceback  # type: ignore[attr-defined]
         with pytest.raises(jobs.Odd) as odd:
             pool.submit(jobs.raises_its_own, 3).result(SOON)
         assert isinstance(odd.value, LookupError)

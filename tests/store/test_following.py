@@ -42,7 +42,7 @@ class Follower:
     async def close(self) -> None:
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
-        await self.stream.aclose()
+        await self.stream.aclose()  # type: ignore[attr-defined]
 
 
 async def following_with(core: Core, *asked: dict[str, Any]) -> list[Follower]:

@@ -13,7 +13,7 @@ from headway.domain.resources import Capacity, Resources
 from headway.domain.spec import TaskSpec
 
 
-def every_error(kind: type = errors.HeadwayError) -> set[type]:
+def every_error(kind: type[errors.HeadwayError] = errors.HeadwayError) -> set[type[errors.HeadwayError]]:
     return {kind}.union(*(every_error(child) for child in kind.__subclasses__() if child.__module__ == "headway.errors"))
 
 

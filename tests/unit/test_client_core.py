@@ -260,7 +260,7 @@ async def test_events_go_on_at_another_server_when_one_goes_away() -> None:
             events = client.events()
             assert (await anext(events)).id == "1"
         assert (await anext(events)).id == "2"  # the first has gone for good
-        await events.aclose()
+        await events.aclose()  # type: ignore[attr-defined]
         await client.close()
 
 

@@ -40,7 +40,7 @@ def taking() -> Any:
 
 def test_a_decorated_function_is_still_a_function() -> None:
     assert jobs.add(2, b=3) == 5
-    assert jobs.add.__name__ == "add"
+    assert jobs.add.__name__ == "add"  # type: ignore[attr-defined]
     assert pickle.loads(pickle.dumps(jobs.add)) is jobs.add
 
 
@@ -165,9 +165,9 @@ def test_a_function_of_a_script_from_a_pipe_is_refused_where_it_is_submitted() -
 def test_a_call_that_the_function_does_not_take_is_refused_before_anything_is_sent() -> None:
     with taking() as server, Client(server.url, TOKEN), headway.Executor() as pool:
         with pytest.raises(TypeError, match=r"add\(\): missing a required argument: 'a'"):
-            jobs.add.submit()
+            jobs.add.submit()  # type: ignore[call-arg]
         with pytest.raises(TypeError, match=r"add\(\): got an unexpected keyword argument 'c'"):
-            pool.submit(jobs.add, 1, c=2)
+            pool.submit(jobs.add, 1, c=2)  # type: ignore[call-arg]
         with pytest.raises(TypeError, match=r"add\(\): too many positional arguments"):
             jobs.add.starmap([(1,), (1, 2), (1, 2, 3)])
         jobs.wrapped.submit(1)  # its decorator gives the second argument

@@ -12,7 +12,7 @@ from headway.domain.task import Definition
 from headway.domain.tenant import STANDARD
 from headway.errors import InvalidInput
 
-WHOLE = [
+WHOLE: list[dict[str, object]] = [
     {"command": ["a", "b"], "args": ["c"], "env": {"A": "b"}, "workdir": "/w", "interpreter": "python", "secrets": {"X": "y"}},
     {"function": "m:f", "codec": "pickle", "with_results": True, "category": "urgent", "preemptible": True, "isolation": "sandbox"},
     {"executable": "https://a.example/x", "checksum": f"sha256:{'0' * 64}", "requires": ["numpy"], "prepare": "make", "network": "all"},
