@@ -335,6 +335,31 @@ def test_a_second_sigterm_ends_what_runs_as_pre_empted(server: ScriptedServer, a
     assert not alive(pid)
 
 
+def test_an_agent_whose_exchange_side_is_away_when_it_is_asked_to_end_ends(agent: AgentProcess, server: ScriptedServer) -> None:
+    server.wait(lambda: server.registered)
+    supervisor = agent.supervisor()
+    os.kill(supervisor, signal.SIGSTOP)  # it hears both at once
+    os.kill(agent.pid, signal.SIGKILL)
+    agent.process.wait()
+    os.kill(supervisor, signal.SIGTERM)
+    os.kill(supervisor, signal.SIGCONT)
+    until(lambda: not marked_processes(agent), seconds=60, what="the agent ends")
+
+
+def test_an_agent_that_was_asked_to_end_ends_though_its_exchange_side_is_killed_meanwhile(
+    server: ScriptedServer, agent: AgentProcess, tmp_path: Path
+) -> None:
+    ref, _, go = start_program(server, tmp_path)
+    os.kill(agent.supervisor(), signal.SIGTERM)
+    server.wait(lambda: server.heartbeats[-1].trouble)
+    os.kill(agent.pid, signal.SIGKILL)
+    agent.process.wait()
+    server.wait(lambda: len(server.registered) >= 2)
+    go.touch()
+    until(lambda: not marked_processes(agent), seconds=60, what="the agent ends")
+    assert server.outcome(ref) is Outcome.SUCCEEDED
+
+
 def test_an_agent_that_never_reached_a_server_ends_when_asked(tmp_path: Path) -> None:
     with running_agent(tmp_path, "http://127.0.0.1:9", drain_s=1.0) as agent:
         agent.supervisor()

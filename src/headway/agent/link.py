@@ -71,6 +71,7 @@ class Adopt(msgspec.Struct, array_like=True, tag="adopt"):
     link: int = 1  # the versions it speaks
     protocol: int = 1
     kept: bool = False  # started from code of the supervisor's own version, since another is installed
+    asked: int = 0  # how often the supervisor was asked to end: those before it may have died of that, or without hearing it
 
 
 class Ask(msgspec.Struct, array_like=True, tag="ask"):

@@ -92,7 +92,7 @@ def adopt() -> None:
     settings = msgspec.msgpack.decode(message.settings, type=Settings)
     configure(log_format=settings.log_format, log_level=settings.log_level)
     agent = Agent(settings)
-    agent.adopted(message.supervisor, sock)
+    agent.adopted(message.supervisor, sock, asked=message.asked)
     raise SystemExit(uvloop.run(agent.run()))
 
 
@@ -155,9 +155,11 @@ class Agent:
         self.capacity = msgspec.structs.replace(self.capacity, labels=labels)
         await side.offer(self.capacity)
 
-    def adopted(self, supervisor: int, sock: socket.socket) -> None:
-        """Go on for an exchange side that died."""
+    def adopted(self, supervisor: int, sock: socket.socket, *, asked: int) -> None:
+        """Go on for an exchange side that died, also with ending if the agent was asked to (twice: to hurry)."""
         self.supervisor, self._sock, self._adopted = supervisor, sock, True
+        for _ in range(asked):
+            self._asked_to_stop()
         self._code = kept_code.pack()
         tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
         if os.path.isdir(box_folder(self.settings.sandbox_dir, self.work_dir, self.instance)):

@@ -119,6 +119,7 @@ class Supervisor:
         self.places.opened = self.door.open
         self._make_parts(terms, engine)
         self.quitting = False
+        self._asked = 0  # to end
         self._tick_at = self._ship_at = self._reap_at = 0.0
         self._ended_children, self._gathering = True, False  # a child may have ended before signals were listened to
         self._taken: Take | None = None
@@ -312,9 +313,11 @@ class Supervisor:
     def _signalled(self, numbers: set[int]) -> None:
         if signal.SIGCHLD in numbers:
             self._ended_children = True
-        if numbers & {signal.SIGTERM, signal.SIGINT} and self.uplink.exchange:
-            with contextlib.suppress(ProcessLookupError):  # its end is noticed by the link
-                os.kill(self.uplink.exchange, signal.SIGTERM)
+        if numbers & {signal.SIGTERM, signal.SIGINT}:
+            self._asked += 1  # where there is no exchange side now, or one that does not hear yet, the next one is told
+            if self.uplink.exchange:
+                with contextlib.suppress(ProcessLookupError):  # its end is noticed by the link
+                    os.kill(self.uplink.exchange, signal.SIGTERM)
 
     def _reap(self, now: float) -> None:
         self._ended_children = False
@@ -433,7 +436,7 @@ class Supervisor:
         """The exchange side died: another one goes on with what runs here. One that cannot be started now is tried again."""
         if not self.uplink.start(now):
             return
-        self.uplink.send(Adopt(self.setup.settings, os.getpid(), *OWN, kept=self.uplink.kept))
+        self.uplink.send(Adopt(self.setup.settings, os.getpid(), *OWN, kept=self.uplink.kept, asked=self._asked))
         self.say_boot()
         for report in self.outbox.unanswered():
             self.uplink.send(report)
