@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import msgspec
 import pytest
 
@@ -71,6 +72,23 @@ async def place(dsn: str, tmp_path: Path) -> AsyncIterator[Place]:
 
 def problem(response: Response) -> dict[str, Any]:
     return msgspec.json.decode(response.body)
+
+
+async def test_slow_searches_of_one_tenant_keep_the_questions_of_another_from_nothing(place, dsn):
+    slow, other = await place.tenant("slow"), await place.tenant("other")
+    holder = await asyncpg.connect(dsn)
+    async with holder.transaction():
+        await holder.execute("lock table headway.task_history in access exclusive mode")  # as a search through a long history
+        searches = [asyncio.create_task(place.ask(slow, "GET", "/v1/tasks?q=needle")) for _ in range(6)]
+        waits = "select count(*) >= 2 from pg_stat_activity where wait_event_type = 'Lock' and application_name = 'headway reads'"
+        await eventually(lambda: holder.fetchval(waits))
+        assert (await place.must("GET", "/v1/schedules", token=other))["schedules"] == []
+        done, _ = await asyncio.wait(searches, return_when=asyncio.FIRST_COMPLETED)
+        refused = done.pop().result()
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+        assert "searches of your tenant" in problem(refused)["detail"]
+    assert {search.result().status for search in (await asyncio.wait(searches))[0]} == {200, 503}
+    await holder.close()
 
 
 async def test_a_subscription_is_set_shown_and_changed_field_by_field(place):

@@ -183,6 +183,39 @@ async def test_who_is_cancelled_while_its_connection_is_lost_ends(dsn: str, lost
     await database.close()
 
 
+async def test_searches_of_one_tenant_leave_a_connection_for_the_questions_of_others(dsn: str, monkeypatch) -> None:
+    monkeypatch.setattr("headway.store.database.LOAN_S", 0.2)
+    database = Database(dsn)
+    async with contextlib.AsyncExitStack() as searches:
+        for _ in range(2):
+            await searches.enter_async_context(database.searches(1))
+        with pytest.raises(Unavailable, match="searches of your tenant"):
+            await searches.enter_async_context(database.searches(1))
+        for loan in (database.searches(2), database.reads()):
+            async with loan as connection:
+                assert await connection.fetchval("select 1") == 1
+    async with contextlib.AsyncExitStack() as again:  # each that ended made room
+        for _ in range(2):
+            await again.enter_async_context(database.searches(1))
+    await database.close()
+
+
+async def test_a_search_that_fails_or_is_given_up_leaves_its_room_to_the_next(dsn: str) -> None:
+    database = Database(dsn)
+    for _ in range(4):
+        with pytest.raises(asyncpg.PostgresError):
+            async with database.searches(1) as connection:
+                await connection.execute("select nothing_of_the_kind")
+    async with database.searches(1), database.searches(1):
+        waiting = asyncio.create_task(database.searches(1).__aenter__())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    async with database.searches(1), database.searches(1) as connection:
+        assert await connection.fetchval("select 1") == 1
+    await database.close()
+
+
 async def test_people_who_ask_long_questions_keep_no_task_and_no_duty_waiting(dsn, monkeypatch):
     monkeypatch.setattr("headway.store.database.LOAN_S", 0.2)
     async with engine(dsn, duty_lease_s=1.0) as core, contextlib.AsyncExitStack() as questions:

@@ -92,7 +92,7 @@ async def audit(request: Http) -> Response[bytes]:
     before = whole(request, "cursor", MAX_ID, low=1, high=MAX_ID)
     since: datetime.datetime | None = moment_of(request, "since")
     patterns = [_like(text_of(request, name)) for name in ("actor", "action")]
-    async with core_of(request).database.reads() as connection:
+    async with core_of(request).database.searches(caller.tenant) as connection:
         rows = await connection.fetch(_PAGE, caller.scope, before, *patterns, text_of(request, "target"), since, limit + 1)
     shown, last = one_page(rows, limit)
     return answer(AuditPage([_view(row) for row in shown], str(last["id"]) if last else None))

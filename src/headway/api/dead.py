@@ -38,12 +38,12 @@ async def list_dead(request: Http) -> Response[bytes]:
     caller = await caller_of(request, *PEOPLE)
     core = core_of(request)
     if request.query_params.get("group") in ("1", "true"):
-        async with core.database.reads() as connection:
+        async with core.database.searches(caller.tenant) as connection:
             rows = await connection.fetch(_GROUPS, caller.scope, whole(request, "limit", 100, low=1, high=1000))
         return answer([_group(row) for row in rows])
     wanted = filter_of(request, core, caller.scope)
     wanted.states = [State.FAILED]
-    async with core.database.reads() as connection:
+    async with core.database.searches(caller.tenant) as connection:
         rows, last = one_page(await page(connection, replace(wanted, limit=wanted.limit + 1)), wanted.limit)
     return answer(Page([task_view(row) for row in rows], str(last["id"]) if last else None))
 

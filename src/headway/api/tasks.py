@@ -124,7 +124,7 @@ async def list_tasks(request: Http) -> Response[bytes]:
     caller = await caller_of(request, *PEOPLE)
     core = core_of(request)
     wanted = filter_of(request, core, caller.scope)
-    async with core.database.reads() as connection:
+    async with core.database.searches(caller.tenant) as connection:
         rows, last = one_page(await page(connection, replace(wanted, limit=wanted.limit + 1)), wanted.limit)
     if not rows and wanted.tree is not None:
         await tree_row(core, wanted.tree, caller.scope)  # one that is not there is no empty one

@@ -84,7 +84,7 @@ async def list_trees(request: Http) -> Response[bytes]:
     limit = whole(request, "limit", 50, low=1, high=MAX_LIMIT)
     cursor = request.query_params.get("cursor")
     before = id_of(cursor, "cursor") if cursor else MAX_ID
-    async with core_of(request).database.reads() as connection:
+    async with core_of(request).database.searches(caller.tenant) as connection:
         rows = await connection.fetch(_PAGE, caller.scope, request.query_params.get("name"), before, limit + 1)
     shown, last = one_page(rows, limit)
     return answer(TreePage([summary(row) for row in shown], str(last["id"]) if last else None))

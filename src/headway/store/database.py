@@ -20,6 +20,7 @@ from headway.store import arrays
 from headway.store.connecting import Reach
 from headway.store.pool import Connection as Connection
 from headway.store.pool import Pool
+from headway.store.shares import Share, Shares
 from headway.store.unreached import reason
 
 Result = TypeVar("Result")
@@ -61,7 +62,9 @@ class Database:
         cold = max(pool_size // 4, 2)
         self._hot = self._pool(hot, "headway hot", _HOT_PLANS, arrays.DOMAINS)
         self._cold = self._pool(cold, "headway", {}, ())
-        self._reads = self._pool(max(pool_size - hot - cold, 1), "headway reads", {}, ())
+        reads = max(pool_size - hot - cold, 1)
+        self._reads = self._pool(reads, "headway reads", {}, ())
+        self._shares = Shares(reads)
         self._refused: tuple[float, str] | None = None  # when it last had no room (monotonic), and its words
 
     async def open(self) -> None:
@@ -107,6 +110,10 @@ class Database:
         """For people's questions, which may take long: they wait for each other, and keep no duty from its work."""
         return Loan(self, self._reads)
 
+    def searches(self, tenant: int) -> Loan:
+        """For questions whose length is the asker's choice: those of one tenant hold a part of `reads`."""
+        return Loan(self, self._reads, self._shares.of(tenant))
+
     @property
     def trouble(self) -> str:
         """Why it has not taken something in the last minute: reading still works then, so nobody who only looks would know."""
@@ -141,21 +148,28 @@ class Database:
 class Loan:
     """`async with` one connection. Errors that say that the database is away become Unavailable."""
 
-    __slots__ = ("_connection", "_database", "_pool")
+    __slots__ = ("_connection", "_database", "_pool", "_share")
 
-    def __init__(self, database: Database, pool: Pool) -> None:
-        self._database, self._pool = database, pool
+    def __init__(self, database: Database, pool: Pool, share: Share | None = None) -> None:
+        self._database, self._pool, self._share = database, pool, share
         self._connection: Connection = None
 
     async def __aenter__(self) -> Connection:
+        if self._share is not None:
+            await self._share.enter(LOAN_S)
         try:
             self._connection = await self._pool.take(LOAN_S)
-        except Exception as error:
-            self._translate(error)
+        except BaseException as error:
+            if self._share is not None:
+                self._share.leave()
+            if isinstance(error, Exception):
+                self._translate(error)
             raise
         return self._connection
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._share is not None:
+            self._share.leave()
         if error is None:
             self._pool.give(self._connection)
         elif isinstance(error, Exception) and not _is_gone(error):
