@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from headway.api.tenants import limits_of
+from headway.control import expanding
 from headway.control.allowances import Allowances
 from headway.domain.lifecycle import State
 from headway.domain.tenant import Subscription
@@ -274,6 +275,23 @@ async def test_the_tasks_of_a_list_wait_for_the_rate_and_a_list_above_the_burst_
             return await state_of(core, listed.ids[1]) == State.FAILED
 
         await eventually(failed)
+
+
+async def test_a_list_that_is_expanded_again_takes_its_tokens_once(dsn, monkeypatch):
+    copied, tries = expanding.copy_tasks, []
+
+    async def deadlocked_once(connection, rows):
+        await copied(connection, rows)
+        tries.append(rows)
+        if len(tries) == 1:
+            await connection.execute("do $$ begin raise exception 'by the test' using errcode = '40P01'; end $$")
+
+    monkeypatch.setattr(expanding, "copy_tasks", deadlocked_once)
+    async with engine(dsn) as core:
+        await subscribe(core, rate_per_hour=1, burst=4)
+        agent = await ScriptedAgent(core, cpus=8).join()
+        await submit(core, function(for_each=[1, 2]))
+        assert (len(await agent.orders(2)), len(tries)) == (2, 2)
 
 
 async def test_explain_says_of_a_list_what_the_limiter_said_and_until_when(dsn):

@@ -10,6 +10,7 @@ import pytest
 
 from headway.api.tree_views import tree_view
 from headway.control.core import Core
+from headway.control.taken import Taken
 from headway.domain.lifecycle import Outcome, State
 from headway.errors import InvalidInput
 from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
@@ -185,7 +186,7 @@ async def test_two_servers_and_repeated_turns_expand_once(dsn):
 
         async def turn(one: Core) -> None:
             async with one.database.hot() as connection, connection.transaction():
-                await one.timekeeper.expander.next(connection)
+                await one.timekeeper.expander.next(connection, Taken(one.allowances))
 
         await asyncio.gather(*(turn(one) for one in (core, other) * 4))
         orders = await agent.orders(3)
@@ -202,11 +203,11 @@ async def test_an_expansion_that_dies_before_its_commit_is_done_again_whole(dsn)
         async with core.database.hot() as connection:
             transaction = connection.transaction()
             await transaction.start()
-            assert await core.timekeeper.expander.next(connection) is not None
+            assert await core.timekeeper.expander.next(connection, Taken(core.allowances)) is not None
             await transaction.rollback()
             assert await connection.fetchval("select count(*) from task") == 1
             async with connection.transaction():
-                await core.timekeeper.expander.next(connection)
+                await core.timekeeper.expander.next(connection, Taken(core.allowances))
             assert await connection.fetchval("select count(*) from task") == 4
 
 

@@ -428,6 +428,45 @@ async def test_a_firing_above_the_tenant_s_limit_is_skipped_with_the_reason(dsn)
         assert len(await fetch(core, "select 1 from task")) == 1
 
 
+async def refused_once(core: Any, monkeypatch: pytest.MonkeyPatch, refusal: str) -> list[Any]:
+    """PostgreSQL refuses to store the first firing, of a tenant that may have three tasks now. What there was to store, each time."""
+    from headway.control import starting
+
+    real, tries = starting.store_batch, []
+
+    async def store(connection: Any, batch: Any) -> None:
+        await real(connection, batch)
+        tries.append(batch)
+        if len(tries) == 1:
+            await connection.execute(f"do $$ begin raise exception 'by the test' using errcode = '{refusal}'; end $$")
+
+    monkeypatch.setattr(starting, "store_batch", store)
+    body = '{"isolation": "none", "rate_per_hour": 1, "burst": 3}'
+    await fetch(core, "update tenant set subscription = $1, changed_at = clock_timestamp() where id = 1", body)
+    await core.tenants.refresh()
+    return tries
+
+
+TWO = [{"function": "m:f", "name": name} for name in "ab"]
+
+
+@pytest.mark.parametrize("refusal", ["40P01", "22000"], ids=["a deadlock", "a fault that may be of one of many"])
+async def test_a_firing_that_is_stored_again_takes_its_tokens_once(dsn, monkeypatch, refusal):
+    async with engine(dsn) as core:
+        tries = await refused_once(core, monkeypatch, refusal)
+        await apply(core, tasks=TWO)
+        await has_fired(core, 1)
+        assert (await fates(core), len(tries)) == ([Fate.STARTED], 2)
+
+
+async def test_a_trigger_that_is_stored_again_takes_its_tokens_once(dsn, monkeypatch):
+    async with engine(dsn) as core:
+        tries = await refused_once(core, monkeypatch, "40P01")
+        await apply(core, tasks=TWO, start="2099-01-01T00:00:00Z")
+        await core.schedules.trigger(1, "s")
+        assert (len(tries), len(await fetch(core, "select 1 from task"))) == (2, 2)
+
+
 async def test_a_firing_whose_turn_the_limit_puts_off_says_so_until_it_starts(dsn):
     limited = "update tenant set subscription = $1, changed_at = clock_timestamp() where id = 1"
     async with engine(dsn) as core:

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from headway.control import bounded_waiting
-from headway.control.allowances import Allowance, Allowances
+from headway.control.allowances import Allowances
 from headway.control.batch import copy_edges, copy_tasks
 from headway.control.clock import Clock
 from headway.control.definitions import Definitions, Interned
@@ -25,6 +25,7 @@ from headway.control.identity import IdSource
 from headway.control.levels import add_parts
 from headway.control.record import fail_waiting
 from headway.control.settle import Effects, end_waiting, settle
+from headway.control.taken import Taken
 from headway.domain import fanout
 from headway.domain.checks import NAME_LIMIT
 from headway.domain.lifecycle import State
@@ -57,20 +58,13 @@ class Expander:
     ids: IdSource
     clock: Clock
     allowances: Allowances
-    _taken: list[tuple[Allowance, int]] = field(default_factory=list)
     _later: dict[int, float] = field(default_factory=dict)  # tasks whose tenant is at its limit, until when
-
-    def stored(self) -> None:
-        """What was expanded since the last call is in the database now, or never will be."""
-        for allowance, count in self._taken:
-            allowance.stored(count)
-        self._taken.clear()
 
     def next_look_s(self) -> float:
         """Seconds until a list that had to wait is looked at again."""
         return max(0.0, min(self._later.values(), default=math.inf) - self.allowances.monotonic())
 
-    async def next(self, connection: Connection) -> Effects | None:
+    async def next(self, connection: Connection, taken: Taken) -> Effects | None:
         """Expand or gather one that is due, in the caller's transaction; None when there is none."""
         now = self.allowances.monotonic()
         self._later = {task: until for task, until in self._later.items() if until > now}
@@ -84,14 +78,14 @@ class Expander:
         elif fan["count"] is not None:
             await self._gather(connection, fan, effects)
         else:
-            await self._expand(connection, fan, task, effects)
+            await self._expand(connection, fan, task, taken, effects)
         return effects
 
-    async def _expand(self, connection: Connection, fan: Any, task: Any, effects: Effects) -> None:
+    async def _expand(self, connection: Connection, fan: Any, task: Any, taken: Taken, effects: Effects) -> None:
         template = (await self.definitions.load([task["definition"]]))[task["definition"]]
         try:
             items = await self._items(connection, fan)
-            if not await self._is_allowed(connection, task, len(items)):
+            if not await self._is_allowed(connection, task, len(items), taken):
                 return
             kinds = await self._kinds(task["tenant"], template, items)
             inputs = [fanout.input_of(task["input"], item, index) for index, item in enumerate(items)]
@@ -113,12 +107,12 @@ class Expander:
             await add_parts(connection, task["tree"], ((id, task["level"]) for id in ids))
         await settle(connection, [], effects)
 
-    async def _is_allowed(self, connection: Connection, task: Any, count: int) -> bool:
+    async def _is_allowed(self, connection: Connection, task: Any, count: int, taken: Taken) -> bool:
         """Take tokens and room for its tasks; when there are none now, it is looked at again later, and its row says why."""
         if why := self.allowances.never(task["tenant"], count):
             raise InvalidInput(f"for_each: {why.detail}", field="for_each")
         try:
-            allowance = await self.allowances.take(task["tenant"], count)
+            await taken.take(task["tenant"], count)
         except (LimitExceeded, Forbidden) as error:
             wait = error.retry_after if isinstance(error, LimitExceeded) else SUSPENDED_S
             self._later[task["id"]] = self.allowances.monotonic() + min(max(wait, 0.1), SUSPENDED_S)
@@ -127,8 +121,6 @@ class Expander:
             await connection.execute(_WAITS, task["id"], error.detail, known)
             log("for_each.waits", task=task["id"], tasks=count, error=error.detail)
             return False
-        if allowance is not None:
-            self._taken.append((allowance, count))
         return True
 
     async def _items(self, connection: Connection, fan: Any) -> list[Any]:

@@ -15,9 +15,10 @@ import asyncpg
 import msgspec
 
 from headway.control.actions import Actions
-from headway.control.allowances import Allowance, Allowances
+from headway.control.allowances import Allowances
 from headway.control.leader import Leader
 from headway.control.starting import Start, Started, Starter
+from headway.control.taken import Taken
 from headway.domain.schedule import Overlap, ScheduleSpec, Timing, timing
 from headway.errors import Forbidden, HeadwayError, LimitExceeded, StaleEpoch, TooLarge, Unavailable
 from headway.logs import log
@@ -109,40 +110,33 @@ class Firing:
         return len(ids)
 
     async def _transact(self, work: Any, only: list[int] | None) -> int:
-        taken: list[tuple[Allowance, int]] = []
-
         async def inside(connection: Connection) -> tuple[int, Started]:
+            taken.anew()
             await self.leader.fence(connection, "timekeeper")
             count, found = await work(connection, only)
             count -= await self._keep_to_limits(found, taken)
             return count, await self._store(connection, found)
 
-        try:
+        with Taken(self.allowances) as taken:
             count, started = await self.database.transact(inside)
-        finally:
-            for allowance, tasks in taken:
-                allowance.stored(tasks)
         self.starter.tell(started)
         return count
 
-    async def _keep_to_limits(self, found: Round, taken: list[tuple[Allowance, int]]) -> int:
+    async def _keep_to_limits(self, found: Round, taken: Taken) -> int:
         """A schedule is a way to submit like others: above the tenant's limit a firing is skipped, and one that waits waits on (A3).
 
         Returns how many wait on.
         """
         allowed = []
         for start in found.starts:
-            tasks = len(start.schedule["definitions"])
             try:
-                allowance = await self.allowances.take(start.schedule["tenant"], tasks)
+                await taken.take(start.schedule["tenant"], len(start.schedule["definitions"]))
             except (LimitExceeded, TooLarge, Forbidden) as error:
                 if start.waited:
                     found.waits.append((*start.key, error.detail))
                 else:
                     found.rows.append((*start.key, start.kind, Fate.SKIPPED, None, start.missed, error.detail, None))
                 continue
-            if allowance is not None:
-                taken.append((allowance, tasks))
             allowed.append(start)
         found.starts = allowed
         return len(found.waits)

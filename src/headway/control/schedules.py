@@ -13,13 +13,14 @@ from typing import Any
 
 import msgspec
 
-from headway.control.allowances import Allowance, Allowances
+from headway.control.allowances import Allowances
 from headway.control.bus import Bus
 from headway.control.draft import Drafts
 from headway.control.feasibility import Feasibility
 from headway.control.firing import set_running
 from headway.control.fleet import Fleet
 from headway.control.starting import Start, Starter
+from headway.control.taken import Taken
 from headway.domain.checks import check_name
 from headway.domain.firings import firings, shortest_gap
 from headway.domain.schedule import Overlap, Scheduled, ScheduleSpec, Timing, Work, timing
@@ -157,22 +158,18 @@ class Schedules:
         """Run it now, whatever its calendar, its policy and a pause say: a person asked."""
 
         async def work(connection: Connection) -> Any:
+            taken.anew()
             row = await _locked(connection, tenant, name)
             start = Start(row, row["now"], Kind.TRIGGER)
-            if (allowance := await self.allowances.take(tenant, len(row["definitions"]))) is not None:
-                taken.append((allowance, len(row["definitions"])))
+            await taken.take(tenant, len(row["definitions"]))
             started = await self.starter.start(connection, [start])
             going = [r["id"] for r in await connection.fetch(_GOING, row["running"])]
             if start.run is not None:
                 await set_running(connection, {row["id"]: [*going, start.run]})
             return started
 
-        taken: list[tuple[Allowance, int]] = []
-        try:
+        with Taken(self.allowances) as taken:
             started = await self.database.transact(work)
-        finally:
-            for allowance, tasks in taken:
-                allowance.stored(tasks)
         self.starter.tell(started)
         start: Start = started.starts[0]
         return start

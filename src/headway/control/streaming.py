@@ -27,6 +27,7 @@ from headway.control.draft import Draft, Drafts, draft_of
 from headway.control.fleet import Fleet
 from headway.control.identity import IdSource
 from headway.control.levels import add_parts
+from headway.control.taken import Taken
 from headway.domain.large_graph import LargeGraph
 from headway.domain.lifecycle import State
 from headway.domain.spec import MAX_INPUT, TaskSpec
@@ -67,13 +68,10 @@ class Streams:
             await spool.fill(body)
             self.fleet.check_satisfiable(spool.kinds.values())
             counts = await asyncio.to_thread(spool.graph.join, spool.named)
-            allowance = await self.allowances.take(tenant, len(spool.graph))
-            try:
+            with Taken(self.allowances) as taken:
+                await taken.take(tenant, len(spool.graph))
                 (tree,) = await self.ids.take(1)
                 ready = await self._store(tenant, tree, name, strict, spool, counts)
-            finally:
-                if allowance is not None:
-                    allowance.stored(len(spool.graph))
             self.bus.ready(ready)
             self.bus.scheduled()
             telemetry.submitted(len(spool.graph))

@@ -8,6 +8,7 @@ from headway.control.bus import Bus, by_group
 from headway.control.expanding import Expander
 from headway.control.leader import Leader
 from headway.control.settle import Effects, settle_deferred, tell
+from headway.control.taken import Taken
 from headway.store.database import Connection, Database
 from headway.store.queries import query
 
@@ -42,13 +43,12 @@ class Timekeeper:
 
     async def _release_deferred(self) -> bool:
         async def work(connection: Connection) -> Effects | None:
+            taken.anew()
             await self.leader.fence(connection, "timekeeper")
-            return await settle_deferred(connection) or await self.expander.next(connection)
+            return await settle_deferred(connection) or await self.expander.next(connection, taken)
 
-        try:
+        with Taken(self.expander.allowances) as taken:
             effects = await self.database.transact(work)
-        finally:
-            self.expander.stored()
         if effects is not None:
             tell(self.bus, effects)
         return effects is not None
