@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -70,6 +71,36 @@ def test_a_volume_and_a_daemon_that_come_later_are_offered(tmp_path: Path, progr
         daemon.touch()
         server.wait(lambda: offered(server, "container") == "docker")
         assert offered(server, "volume/data") == "yes"
+
+
+@pytest.fixture
+def without_bubblewrap(programs: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """All programs of the machine but one; where that is."""
+    real = shutil.which("bwrap", path="/usr/bin:/bin")
+    assert real is not None
+    others = programs.parent / "others"
+    others.mkdir()
+    for path in Path("/usr/bin").iterdir():
+        if path.name != "bwrap":
+            (others / path.name).symlink_to(path)
+    monkeypatch.setenv("PATH", f"{programs}:{others}")
+    for folder in programs, others, *programs.parents:  # users of slots must be able to walk there
+        if not folder.stat().st_mode & 0o001:
+            folder.chmod(0o711)
+    return real
+
+
+def test_a_sandbox_is_offered_while_bubblewrap_is_installed(tmp_path: Path, programs: Path, without_bubblewrap: str) -> None:
+    with ScriptedServer() as server, running_agent(tmp_path, server.url, look_s=0.1):
+        server.wait(lambda: server.registered)
+        assert offered(server, "sandbox") is None
+        for word in ("installed", "again"):
+            program(programs / "bwrap", f'exec {without_bubblewrap} "$@"')
+            server.wait(lambda: offered(server, "sandbox") == "yes")
+            ref = server.run(server.define(command=["/bin/sh", "-c", f"echo {word}; pwd"], isolation="sandbox"))
+            assert (server.outcome(ref), server.text(ref)) == (Outcome.SUCCEEDED, f"{word}\n/task\n")
+            (programs / "bwrap").unlink()
+            server.wait(lambda: offered(server, "sandbox") is None)
 
 
 def test_what_was_noticed_is_offered_by_the_next_supervisor_too(tmp_path: Path, programs: Path) -> None:

@@ -32,7 +32,7 @@ from typing import Any
 import msgspec
 import uvloop
 
-from headway.agent import forsaken, health, kept_code, tree
+from headway.agent import forsaken, health, kept_code, sandbox, tree
 from headway.agent.clock import boottime
 from headway.agent.containers import engine_words, why_no_engine
 from headway.agent.exchange import ExchangeSide
@@ -113,6 +113,7 @@ class Agent:
         self._adopted = False
         self._code = -1  # what this process was started from, for the supervisor to keep
         self._lock: int | None = None
+        self._tried: object = None  # the bubblewrap that a sandbox was last tried with
         self._others = set(tree.children(os.getpid()))  # children that are none of our business
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -130,14 +131,10 @@ class Agent:
             ) from None
         self._code = kept_code.pack()
         self._kill_leftovers()
-        box = box_folder(self.settings.sandbox_dir, self.work_dir, self.instance)
-        if os.path.dirname(box) != self.work_dir:
-            forsaken.sweep(os.path.dirname(box))
-        if (why := why_no_sandbox(box, self.settings.sandbox_uid)) is None:
-            forsaken.note_owner(box, self.work_dir)
+        if os.path.dirname(self._box) != self.work_dir:
+            forsaken.sweep(os.path.dirname(self._box))
+        if self._try_sandbox():
             self._offer_sandbox()
-        else:
-            log("agent.no_sandbox", why=why)
         if self.engine and "container" not in self.capacity.labels:
             log("agent.no_containers", level="warning", engine=self.engine[0], reason=why_no_engine(self.engine), hint="start its daemon")
         tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)  # only now: what the trial of a sandbox leaves is not for us to wait for
@@ -145,11 +142,30 @@ class Agent:
     def _offer_sandbox(self) -> None:
         self.capacity = msgspec.structs.replace(self.capacity, labels={"sandbox": "yes", **self.capacity.labels})
 
+    @property
+    def _box(self) -> str:
+        return box_folder(self.settings.sandbox_dir, self.work_dir, self.instance)
+
+    def _try_sandbox(self) -> bool:
+        self._tried = sandbox.installed()
+        why = why_no_sandbox(self._box, self.settings.sandbox_uid)
+        if why is None:
+            forsaken.note_owner(self._box, self.work_dir)
+        else:
+            log("agent.no_sandbox", why=why)
+        return why is None
+
+    def _has_sandbox(self) -> bool:
+        """Tried once with each bubblewrap that comes: a trial leaves a process behind. In one that was made before tasks may run."""
+        there = sandbox.installed()
+        made = "sandbox" in self.capacity.labels or os.path.isdir(self._box)
+        return there is not None and (made or (there != self._tried and self._try_sandbox()))
+
     def _offered(self) -> dict[str, str]:
         """As capacity.labels, found anew."""
-        kept = {name: value for name, value in self.capacity.labels.items() if name == "sandbox"}
         settings = self.settings
-        return {**kept, **offered_labels(settings.labels, settings.volumes, settings.runners, self.engine)}
+        found = offered_labels(settings.labels, settings.volumes, settings.runners, self.engine)
+        return {"sandbox": "yes", **found} if self._has_sandbox() else found
 
     async def _offer(self, side: ExchangeSide, labels: dict[str, str]) -> None:
         self.capacity = msgspec.structs.replace(self.capacity, labels=labels)
@@ -162,7 +178,7 @@ class Agent:
             self._asked_to_stop()
         self._code = kept_code.pack()
         tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
-        if os.path.isdir(box_folder(self.settings.sandbox_dir, self.work_dir, self.instance)):
+        if os.path.isdir(self._box):
             self._offer_sandbox()
 
     def _examine(self, before: bool) -> str:
@@ -170,7 +186,7 @@ class Agent:
             return kept_code.TROUBLE
         folders = {"work": os.path.join(self.work_dir, SCRATCH)}
         if "sandbox" in self.capacity.labels:
-            folders["sandbox"] = box_folder(self.settings.sandbox_dir, self.work_dir, self.instance)
+            folders["sandbox"] = self._box
         return health.trouble(folders, before=before)
 
     def _kill_leftovers(self) -> None:

@@ -1,7 +1,8 @@
-"""What can be run here changes while the agent runs: a language is installed or removed, a volume mounted, Docker's daemon started (H1 H2).
+"""What can be run here changes while the agent runs: a language or bubblewrap is installed or removed, a volume mounted, Docker's daemon
+started (H1 H2 H11).
 
-It is seen at the next look and told to the servers, which place tasks by it; nothing that runs is touched. What the supervisor sets up
-when it starts (the sandbox, the engine of containers) is offered later only if it was there by then.
+It is seen at the next look and told to the servers, which place tasks by it; nothing that runs is touched. The engine of containers, which
+the supervisor sets up when it starts, is offered later only if it was there by then.
 """
 
 from __future__ import annotations

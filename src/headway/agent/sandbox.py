@@ -314,6 +314,12 @@ def _copy_etc(folder: str) -> None:
     _put(os.path.join(folder, MADE), b"")
 
 
+def installed() -> tuple[str, int] | None:
+    """The bubblewrap that is there now: where, and since when."""
+    found = shutil.which("bwrap")
+    return None if found is None else (found, os.stat(found).st_mtime_ns)
+
+
 def why_not(folder: str, uid: int | None) -> str | None:
     """Why this node cannot run isolated tasks, or None: one is started for a try."""
     if shutil.which("bwrap") is None:
