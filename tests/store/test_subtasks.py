@@ -239,18 +239,22 @@ async def test_a_subtask_sent_again_while_its_parent_runs_does_not_end_the_waiti
     assert (await agent.orders())[0].id == parent.id
 
 
+@pytest.mark.parametrize("whole", [False, True], ids=["alone", "with its tree"])
 @pytest.mark.parametrize("last", ["upstream", "subtask"])
-async def test_what_a_failure_began_goes_on_though_what_failed_is_sent_again_and_succeeds(core, last):
+async def test_what_a_failure_began_goes_on_though_what_failed_is_sent_again_and_succeeds(core, last, whole):
     agent = await ScriptedAgent(core, cpus=8).join()
-    failing, handler = (
-        await submit(core, function(name="work"), function(name="handler", after=[{"task": "work", "when": "failed"}]), tree="t")
-    ).ids
+    handling = function(name="handler", after=[{"task": "work", "when": "failed"}])
+    receipt = await submit(core, function(name="work"), handling, tree="t")
+    failing, handler = receipt.ids
     await agent.fail(*await agent.orders())
     [parent] = await agent.orders()
     (child,) = await children(core, parent, function())
     await suspend(agent, parent, child)
     [subtask] = await agent.orders()
-    assert await core.actions.revive([failing], None, None) == [failing]
+    if whole:
+        assert await core.trees.retry(receipt.tree, 1) == 1
+    else:
+        assert await core.actions.revive([failing], None, None) == [failing]
     [again] = await agent.orders()
     for order in (subtask, again) if last == "upstream" else (again, subtask):
         assert await state_of(core, handler) == State.BLOCKED
@@ -259,6 +263,7 @@ async def test_what_a_failure_began_goes_on_though_what_failed_is_sent_again_and
     assert (on.id, on.attempt) == (handler, 2)
     await agent.succeed(on)
     assert await state_of(core, handler) == State.SUCCEEDED
+    assert await agrees(core, receipt.tree)
 
 
 async def test_nonsense_that_a_task_says_it_waits_for_changes_nothing(core):
