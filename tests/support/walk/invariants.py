@@ -47,6 +47,7 @@ LEFT = {
     "firings that wait": "select schedule from firing where state = 0",
     "trees still to be cancelled": "select tree from pending_cancel",
     "tasks that nobody ended": "select id from task",
+    "tasks that waited for their subtasks and were skipped": "select id from task_history where state = 9 and requeues > 0",
 }
 
 
