@@ -19,6 +19,7 @@ import throwaway
 
 from headway.domain import identity
 from headway.store import copy, partitions
+from headway.store.arrays import byte_strings, ints, longs, moments, unpacked
 from headway.store.database import Database
 from headway.store.migrate import migrate
 from headway.store.queries import query
@@ -60,16 +61,16 @@ async def admit(connection: Any, ids: list[int], tenants: int) -> None:
 
 
 async def lease(connection: Any, ids: list[int], _tenants: int) -> None:
-    await connection.fetch(query("task.lease"), ids, [NODE] * len(ids), 1, [1 + at % 3 for at in range(len(ids))], [NODE])
+    shapes = [1 + at % 3 for at in range(len(ids))]
+    await connection.fetch(query("task.lease"), longs(ids), ints([NODE] * len(ids)), 1, ints(shapes), ints([NODE]))
 
 
 async def finish(connection: Any, ids: list[int], _tenants: int) -> None:
-    count, now = len(ids), time.time_ns() // 1_000_000
+    count, now = len(ids), moments([time.time_ns() // 1_000_000] * len(ids))
     done = await connection.fetch(
-        query("task.succeed"), ids, [1] * count, [NODE] * count, [now] * count, [now] * count, [b'"xxxxxxxx"'] * count,
-        [None] * count, [None] * count, [None] * count,
+        query("task.succeed"), longs(ids), ints([1] * count), ints([NODE] * count), now, now, byte_strings([b'"xxxxxxxx"'] * count), [], [], []
     )  # fmt: skip
-    assert len(done) == count
+    assert sum(len(unpacked(row["ids"])) for row in done) == count
 
 
 STEPS: dict[str, Callable[[Any, list[int], int], Awaitable[None]]] = {"admit": admit, "lease": lease, "finish": finish}

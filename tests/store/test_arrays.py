@@ -44,6 +44,18 @@ async def test_a_hot_connection_sends_what_was_said(dsn):
         await database.close()
 
 
+async def test_times_come_as_they_were_said(dsn):
+    said = [0, 1, 946_684_800_000, 1_767_225_599_999, 253_402_300_799_999]
+    database = Database(dsn)
+    try:
+        async with database.hot() as connection:
+            for times in ([], said, said[:1] * 3):
+                found = await connection.fetchval("select $1::moments::timestamptz[]", arrays.moments(times))
+                assert [round(time.timestamp() * 1000) for time in found] == times
+    finally:
+        await database.close()
+
+
 async def test_other_connections_take_lists_as_they_are(dsn):
     database = Database(dsn)
     try:

@@ -76,6 +76,7 @@ def each(value: Any) -> list[Any]:
 
 SHAPES_OF_READY = [1 + (task - FIRST) % SHAPES for task in READY]
 NODES_OF_LEASED = [node_of(task) for task in LEASED]
+PLACES_OF_LEASED = {((task - FIRST) % TENANTS, (task - FIRST) % SHAPES, node_of(task)) for task in LEASED}  # an answer tells each once
 NOW = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
 GROUPS = [(tenant, shape) for tenant in range(1, TENANTS + 1) for shape in range(1, SHAPES + 1)]
 CASES = [
@@ -83,8 +84,8 @@ CASES = [
     Case("task.lease", (READY, each(1), 99, SHAPES_OF_READY, [1]), {"task_pkey"}, 0, 0),
     Case("task.start", (LEASED, each(1), NODES_OF_LEASED, each(1)), {"task_pkey"}, BATCH),
     Case("task.give_back", (LEASED, each(1), NODES_OF_LEASED), {"task_pkey"}, BATCH, BATCH),
-    Case("task.succeed", (LEASED, each(1), NODES_OF_LEASED, each(1), each(2), each(b"1"), each(None), each(None), each(None)),
-         {"task_pkey"}, BATCH, BATCH),
+    Case("task.succeed", (LEASED, each(1), NODES_OF_LEASED, each(NOW), each(NOW), each(b"1"), each(None), each(None), each(None)),
+         {"task_pkey"}, BATCH, len(PLACES_OF_LEASED)),
     Case("task.lock", (LEASED,), {"task_pkey"}, BATCH, BATCH),
     Case("task.retry", (LEASED, each(2), each(NOW), each(NOW), each(1), each(0), each(0), each(0)), {"task_pkey"}, BATCH, BATCH),
     Case("task.end_without_success", (READY, each(8), each(None), each("{}"), each(None), each(None), each(NOW), each(None), each(None)),
@@ -184,8 +185,8 @@ PREPARED_EARLY = [
     Case("edge.result_sizes", (BLOCKED,), set(), 2 * BATCH),
     Case("subtask.would_wait_for_ever", (LEASED, BLOCKED, 10_000), set(), 2 * BATCH, BATCH),
     Case("task.lease", (READY, each(1), 1, SHAPES_OF_READY, [1]), set(), BATCH, BATCH),
-    Case("task.succeed", (LEASED, each(1), NODES_OF_LEASED, each(1), each(2), each(b"1"), each(None), each(None), each(None)),
-         set(), BATCH, BATCH),
+    Case("task.succeed", (LEASED, each(1), NODES_OF_LEASED, each(NOW), each(NOW), each(b"1"), each(None), each(None), each(None)),
+         set(), BATCH, len(PLACES_OF_LEASED)),
 ]  # fmt: skip
 
 

@@ -13,8 +13,9 @@ import msgspec
 from headway.control.contents import Contents
 from headway.control.definitions import Definitions, Interned
 from headway.control.tenants import Tenants
+from headway.control.usual import Usual, UsualSpec, usual
 from headway.domain import graph
-from headway.domain.checks import check_key, check_labels, check_name
+from headway.domain.checks import check_key, check_labels, check_name, is_name
 from headway.domain.define import define, edges
 from headway.domain.fanout import Fan, fan_of
 from headway.domain.identity import MAX_ID
@@ -133,6 +134,31 @@ def draft_of(spec: TaskSpec) -> Draft:
     return draft
 
 
+def _short(specs: Sequence[UsualSpec], interned: Sequence[Interned]) -> list[Draft] | None:
+    """The drafts of a bulk as most are. None when something is wrong with it, or a task waits for another than an earlier one of the
+    list: then it is read the long way, and told with its place what it is."""
+    if len(specs) > MAX_BULK:
+        return None
+    drafts: list[Draft] = []
+    names: dict[str, int] = {}
+    for position, (spec, known) in enumerate(zip(specs, interned, strict=True)):
+        draft = Draft()
+        draft.interned = known
+        if len(spec.input) > MAX_INPUT:
+            return None
+        draft.input = b"" if spec.input == _NOTHING else bytes(spec.input)
+        if after := spec.after:
+            if (upstream := names.get(after)) is None:
+                return None
+            draft.edges, draft.local = (Edge(after),), ((upstream, When.SUCCEEDED),)
+        if (name := spec.name) is not None:
+            if not is_name(name) or names.setdefault(name, position) != position:
+                return None
+            draft.name = name.encode()
+        drafts.append(draft)
+    return drafts
+
+
 @dataclass
 class _New:
     """Definitions of a request that are not known yet, by the content of their specs, and the drafts that wait for them."""
@@ -149,14 +175,15 @@ class Drafts:
         self.contents = contents
         self.tenants = tenants
         self._specs: dict[tuple[int, bytes], Interned] = {}
-        tenants.bus.on_tenants.append(self._specs.clear)  # the same words may now mean another task
+        self._usual = Usual()
+        tenants.bus.on_tenants += [self._specs.clear, self._usual.clear]  # the same words may now mean another task
 
     async def read(self, tenant: int, body: bytes, *, ndjson: bool, key: str | None) -> tuple[list[Draft], bool]:
         """The drafts in a request body, and whether it was a single task."""
         if ndjson:
             specs = _decode_lines(body)
         elif body[:64].lstrip()[:1] == b"[":
-            specs = decoded(_many.decode, body)
+            return await self._list(tenant, body), False
         else:
             bulk = _as_inputs(body)
             if bulk is not None:
@@ -166,6 +193,16 @@ class Drafts:
                 spec.idempotency_key = key
             return [await self.single(tenant, spec)], True
         return await self.many(tenant, specs), False
+
+    async def _list(self, tenant: int, body: bytes) -> list[Draft]:
+        """Those that were seen before are read the short way."""
+        specs, edition = usual(body), self._usual.edition
+        if specs and (known := self._usual.known(tenant, specs)) is not None and (drafts := _short(specs, known)) is not None:
+            return drafts
+        drafts = await self.many(tenant, decoded(_many.decode, body))
+        if specs:
+            self._usual.learn(tenant, specs, [draft.interned for draft in drafts], edition)
+        return drafts
 
     async def single(self, tenant: int, spec: TaskSpec) -> Draft:
         """The draft of one spec, which is used up; edges name tasks already stored."""

@@ -9,10 +9,8 @@ import datetime
 import hashlib
 import random
 import re
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import compress, repeat
+from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -25,7 +23,7 @@ from headway.control.notices import keep_notices, tell_killed
 from headway.control.settle import Effects, cancel_waiting, settle
 from headway.domain.lifecycle import BLAME, HELD, Blame, Outcome, State
 from headway.policy.retry import Counts, Step, Verdict, decide
-from headway.store.arrays import byte_strings, ints, longs
+from headway.store.arrays import byte_strings, ints, longs, moments, unpacked
 from headway.store.database import Connection
 from headway.store.queries import query
 from headway.wire.exchange import ErrorInfo, Finished, Notice, Output, Progress, Ref, Staged, Started
@@ -89,44 +87,43 @@ async def _successes(connection: Connection, finished: list[tuple[int, Finished]
     if not finished:
         return []
     finished.sort(key=_by_id)
+    those = [f for _, f in finished]
     done = await connection.fetch(
         _SUCCEED,
-        longs([f.id for _, f in finished]),
-        ints([f.attempt for _, f in finished]),
+        longs([f.id for f in those]),
+        ints([f.attempt for f in those]),
         ints([node for node, _ in finished]),
-        longs([f.started_ms for _, f in finished]),
-        longs([f.ended_ms for _, f in finished]),
-        byte_strings([f.result for _, f in finished]),
-        _sparse([f.exit_code for _, f in finished]),
-        _sparse([f.cpu_ms for _, f in finished]),
-        _sparse([f.max_memory for _, f in finished]),
+        moments([f.started_ms for f in those]),
+        moments([f.ended_ms for f in those]),
+        byte_strings([f.result for f in those]),
+        _sparse([f.exit_code for f in those]),
+        _sparse([f.cpu_ms for f in those]),
+        _sparse([f.max_memory for f in those]),
     )
-    if not done:
-        return []
-    tasks, tenants, shapes, nodes, waited_for, trees, levels = zip(*done, strict=True)
-    for where, count in Counter(zip(nodes, tenants, shapes, strict=True)).items():
-        effects.free(*where, count)
-    effects.ended += zip(tasks, repeat(State.SUCCEEDED))
-    if trees.count(None) < len(trees):
-        _count_successes(effects.levels, finished, tasks, list(zip(trees, levels, strict=True)))
-    return [(task, State.SUCCEEDED) for task in compress(tasks, waited_for)]
-
-
-def _count_successes(
-    tally: Tally, finished: list[tuple[int, Finished]], tasks: Sequence[int], places: list[tuple[int | None, int]]
-) -> None:
-    """Tasks that succeeded, each with its tree and level, into the tally; most reports are of one level, and whole."""
-    tree, level = places[0]
-    if tree is not None and len(places) == len(finished) and places.count(places[0]) == len(places):
-        tally.succeeded(tree, level, [f.started_ms for _, f in finished], [f.ended_ms for _, f in finished])
-        return
-    said = {f.id: f for _, f in finished}
-    in_trees: dict[tuple[int | None, int], list[Finished]] = {}
-    for task, place in zip(tasks, places, strict=True):
-        in_trees.setdefault(place, []).append(said[task])
-    for (tree, level), those in in_trees.items():
+    waited_for: list[tuple[int, State]] = []
+    levels: list[tuple[int, int, tuple[int, ...]]] = []
+    for tenant, shape, node, waited, tree, level, ids in done:
+        tasks = unpacked(ids)
+        effects.free(node, tenant, shape, len(tasks))
+        ended = list(zip(tasks, repeat(State.SUCCEEDED)))
+        effects.ended += ended
+        if waited:
+            waited_for += ended
         if tree is not None:
-            tally.succeeded(tree, level, [f.started_ms for f in those], [f.ended_ms for f in those])
+            levels.append((tree, level, tasks))
+    if levels:
+        _count_successes(effects.levels, those, levels)
+    return waited_for
+
+
+def _count_successes(tally: Tally, finished: list[Finished], levels: list[tuple[int, int, tuple[int, ...]]]) -> None:
+    """Tasks that succeeded, by tree and level, into the tally; most reports are of one level, and whole."""
+    if len(levels) == 1 and len(levels[0][2]) == len(finished):
+        tally.succeeded(*levels[0][:2], [f.started_ms for f in finished], [f.ended_ms for f in finished])
+        return
+    said = {f.id: f for f in finished}
+    for tree, level, tasks in levels:
+        tally.succeeded(tree, level, [said[task].started_ms for task in tasks], [said[task].ended_ms for task in tasks])
 
 
 async def failures(
@@ -320,7 +317,7 @@ async def _io(connection: Connection, reports: Reports) -> None:
 
 def _sparse(column: list[Any]) -> list[Any]:
     """A column of nulls is sent as an empty array, which unnest fills up with nulls: encoding costs 0.3 µs an element."""
-    return column if any(value is not None for value in column) else []
+    return column if column.count(None) < len(column) else []
 
 
 def _columns(rows: list[tuple[Any, ...]]) -> list[list[Any]]:

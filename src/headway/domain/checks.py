@@ -12,8 +12,12 @@ KEY_LIMIT = 200
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
+def is_name(name: str) -> bool:
+    return bool(name) and len(name) <= NAME_LIMIT and CONTROL.search(name) is None
+
+
 def check_name(name: str, field: str = "name") -> None:
-    if not name or len(name) > NAME_LIMIT or CONTROL.search(name):
+    if not is_name(name):
         raise InvalidInput(
             f"{field}: {name[:40]!r} is not a name", field=field, hint=f"1 to {NAME_LIMIT} characters, no control characters"
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 
-DOMAINS = ("longs", "ints", "byte_strings")
+DOMAINS = ("longs", "ints", "moments", "byte_strings")
 
 _HEADER = struct.Struct(">iiIii").pack  # dimensions, whether there are nulls, type of the elements, how many, the first index
 _EMPTY = struct.Struct(">iiI").pack
@@ -18,7 +18,8 @@ _LENGTH = struct.Struct(">i").pack
 _LONG = struct.Struct(">q").pack
 _INT = _LENGTH
 _OF_LONG, _OF_INT, _NULL = _LENGTH(8), _LENGTH(4), _LENGTH(-1)
-_INT8, _INT4, _BYTEA = 20, 23, 17  # as pg_type counts them
+_INT8, _INT4, _BYTEA, _TIMESTAMPTZ = 20, 23, 17, 1184  # as pg_type counts them
+_EPOCH_MS = 946_684_800_000  # PostgreSQL counts from 2000-01-01
 
 
 def longs(values: Sequence[int]) -> bytes:
@@ -44,6 +45,17 @@ def ints(values: Sequence[int]) -> bytes:
         raise ValueError(f"{_outside(values, 31)} is no number of 32 bits") from None
 
 
+def moments(unix_ms: Sequence[int]) -> bytes:
+    """A `timestamptz[]`, from milliseconds since 1970."""
+    if not unix_ms:
+        return _EMPTY(0, 0, _TIMESTAMPTZ)
+    values = [(ms - _EPOCH_MS) * 1000 for ms in unix_ms]
+    try:
+        return _HEADER(1, 0, _TIMESTAMPTZ, len(values), 1) + _OF_LONG + _OF_LONG.join(map(_LONG, values))
+    except struct.error:
+        raise ValueError(f"{_outside(values, 63)} is no number of 64 bits") from None
+
+
 def byte_strings(values: Sequence[bytes | None]) -> bytes:
     """A `bytea[]` with its nulls; without any other value it is empty, which `unnest` fills up with nulls."""
     nulls = values.count(None)
@@ -63,3 +75,8 @@ def _elements(values: Sequence[bytes | None]) -> Iterator[bytes]:
         else:
             yield _LENGTH(len(value))
             yield value
+
+
+def unpacked(data: bytes) -> tuple[int, ...]:
+    """Numbers of 64 bits that a statement answered with, one behind the other."""
+    return struct.unpack(f">{len(data) // 8}q", data)

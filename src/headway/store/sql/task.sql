@@ -71,26 +71,26 @@ returning t.id, t.tenant, t.shape, t.start_by, t.cap_ms, r.node, t.state, t.canc
 
 -- name: succeed
 -- Exactly-once finish: the row leaves the hot table and enters history in one statement, or nothing happens.
+-- The answer says it by groups, with the ids of each as bytes: a row for each of thousands of tasks costs both sides more.
 -- event: succeed
 with done as (
     delete from task t
-    using unnest($1::longs, $2::ints, $3::ints, $4::longs, $5::longs, $6::byte_strings, $7::int[], $8::int[], $9::bigint[])
-        as r (id, attempt, node, started_ms, ended_ms, result, exit_code, cpu_ms, max_memory)
+    using unnest($1::longs, $2::ints, $3::ints, $4::moments, $5::moments, $6::byte_strings, $7::int[], $8::int[], $9::bigint[])
+        as r (id, attempt, node, started_at, ended_at, result, exit_code, cpu_ms, max_memory)
     where t.id between r.id and r.id and t.attempt = r.attempt and +t.node = r.node and +t.state in (3, 4, 5)
-    returning t.*, r.started_ms, r.ended_ms, r.result, r.exit_code, r.cpu_ms, r.max_memory
+    returning t.*, r.started_at as begun_at, r.ended_at, r.result, r.exit_code, r.cpu_ms, r.max_memory
 ), kept as (
     insert into task_history (id, start_by, eligible_at, leased_at, started_at, ended_at, tree, size, max_memory, tenant, definition,
         shape, cap_ms, attempt, node, level, exit_code, cpu_ms, state, category, outcome, failures, resource_failures, node_losses,
         requeues, name, labels, key, input, result)
-    select id, start_by, eligible_at, leased_at, 'epoch'::timestamptz + started_ms * interval '1 millisecond',
-        'epoch'::timestamptz + ended_ms * interval '1 millisecond', tree, size, max_memory, tenant, definition, shape, cap_ms,
-        attempt, node, level, exit_code, cpu_ms, 6, category, 0, failures, resource_failures, node_losses, requeues, name, labels,
-        key, input, result
+    select id, start_by, eligible_at, leased_at, begun_at, ended_at, tree, size, max_memory, tenant, definition, shape, cap_ms, attempt,
+        node, level, exit_code, cpu_ms, 6, category, 0, failures, resource_failures, node_losses, requeues, name, labels, key, input, result
     from done
 ), told as (
     insert into event (tenant, kind, tasks) select tenant, 'task.succeeded', array_agg(id) from done group by tenant
 )
-select id, tenant, shape, node, has_dependants, tree, level from done;
+select tenant, shape, node, has_dependants, tree, level, string_agg(int8send(id), '') as ids
+from done group by tenant, shape, node, has_dependants, tree, level;
 
 -- name: lock
 -- The rows behind reports that did not succeed, locked in order, for the retry policy to decide on.

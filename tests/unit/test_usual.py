@@ -1,0 +1,149 @@
+"""Bulks that are read the short way are what they would be the long way, and whatever else they are is left to that (A1 L1)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from headway.control import draft as drafts_
+from headway.control.draft import Draft, Drafts
+from headway.errors import HeadwayError, InvalidInput
+
+RESOURCES = ({"cpus": 0.5}, {"cpus": 1, "memory": "64MiB"}, "regular")
+
+
+class Reader(Drafts):
+    """Definitions are numbers, by content; nothing is stored. `long`: how many lists were read the long way."""
+
+    def __init__(self) -> None:
+        self.long = 0
+        self.stored: dict[bytes, Any] = {}
+        self.bus = SimpleNamespace(on_tenants=[])
+        super().__init__(SimpleNamespace(), SimpleNamespace(bus=self.bus), SimpleNamespace())  # type: ignore[arg-type]
+
+    def known(self, tenant: int, spec: Any) -> Any:
+        content = drafts_._content(spec)
+        return self.stored.setdefault(content, SimpleNamespace(id=len(self.stored)))
+
+    async def many(self, tenant: int, specs: Any) -> list[Draft]:
+        self.long += 1
+        return await super().many(tenant, specs)
+
+
+def said(draft: Draft) -> tuple[Any, ...]:
+    return (draft.interned.id, draft.input, draft.name, draft.labels, draft.key, draft.at_us, draft.size, draft.edges, list(draft.local))
+
+
+async def read(reader: Reader, body: bytes, tenant: int = 1) -> list[tuple[Any, ...]]:
+    drafts, single = await reader.read(tenant, body, ndjson=False, key=None)
+    assert not single
+    return [said(draft) for draft in drafts]
+
+
+@some.composite
+def bulks(draw: Any) -> list[dict[str, Any]]:
+    """Lists of tasks of which some wait for an earlier one, and few say more."""
+    names: list[str] = []
+    tasks = []
+    for at in range(draw(some.integers(1, 8))):
+        task: dict[str, Any] = {"function": draw(some.sampled_from(("a:b", "c:d")))}
+        if draw(some.booleans()):
+            task["resources"] = draw(some.sampled_from(RESOURCES))
+        if draw(some.booleans()):
+            task["input"] = draw(some.sampled_from((None, [], ["x" * at], {"deep": {"er": 1.5}})))
+        if names and draw(some.booleans()):
+            task["after"] = draw(some.sampled_from(names))
+        if draw(some.booleans()):
+            names.append(f"t{at}")
+            task["name"] = names[-1]
+        if draw(some.integers(0, 9)) == 0:
+            task |= draw(some.sampled_from(({"labels": {"a": "b"}}, {"env": {"A": "1"}}, {"size": 3.0}, {"after": []}, {"attempts": 3})))
+        tasks.append(task)
+    return tasks
+
+
+@given(bulks())
+async def test_a_list_that_is_read_again_is_what_it_was(tasks):
+    reader, body = Reader(), msgspec.json.encode(tasks)
+    assert await read(reader, body) == await read(reader, body)
+
+
+async def test_the_short_way_is_taken_for_other_inputs_of_what_is_known():
+    reader = Reader()
+    first = [{"function": "a:b", "name": "n", "input": [1]}, {"function": "a:b", "after": "n"}]
+    await read(reader, msgspec.json.encode(first))
+    found = await read(reader, b'[{"function":"a:b","input":[ 2 ]},{"function":"a:b","input":null}]')
+    assert (reader.long, [one[1] for one in found]) == (1, [b"[ 2 ]", b""])
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        [{"function": "a:b", "name": ""}],
+        [{"function": "a:b", "name": "a\x00b"}],
+        [{"function": "a:b", "after": "nobody"}],
+        [{"function": "a:b", "name": "same"}, {"function": "a:b", "name": "same"}, {"function": "a:b", "after": "same"}],
+        [{"function": "a:b", "name": "self", "after": "self"}],
+        [{"function": "a:b", "nmae": "typo"}],
+        [{"function": "a:b", "name": 5}],
+        [{"function": "a:b", "after": None}],
+        [{"function": "a:b"}, {}],
+        [],
+    ],
+)
+async def test_what_is_wrong_is_told_in_the_same_words_however_much_is_known(tasks):
+    stranger, reader = Reader(), Reader()
+    await read(reader, b'[{"function":"a:b"}]')
+    told = []
+    for one in (stranger, reader):
+        try:
+            told.append(await read(one, msgspec.json.encode(tasks)))
+        except HeadwayError as error:
+            told.append((type(error), error.detail, error.field, error.hint))
+    assert told[0] == told[1]
+
+
+async def test_a_dependency_on_a_later_task_is_found():
+    reader = Reader()
+    body = msgspec.json.encode([{"function": "a:b", "after": "later"}, {"function": "a:b", "name": "later"}])
+    first = await read(reader, body)
+    assert first == await read(reader, body)
+    assert first[0][-1] == [(1, 0)]
+
+
+async def test_what_one_tenant_said_means_nothing_for_another_nor_after_its_terms_changed():
+    reader, body = Reader(), b'[{"function":"a:b"}]'
+    await read(reader, body)
+    await read(reader, body, tenant=2)
+    assert reader.long == 2
+    for clear in reader.bus.on_tenants:
+        clear()
+    await read(reader, body)
+    assert reader.long == 3
+
+
+async def test_a_list_that_was_being_read_when_terms_changed_is_not_remembered():
+    class Slow(Reader):
+        async def many(self, tenant: int, specs: Any) -> list[Draft]:
+            found = await super().many(tenant, specs)
+            for clear in self.bus.on_tenants:
+                clear()
+            return found
+
+    reader = Slow()
+    await read(reader, b'[{"function":"a:b"}]')
+    await read(reader, b'[{"function":"a:b"}]')
+    assert reader.long == 2
+
+
+async def test_too_many_tasks_are_too_many(monkeypatch):
+    reader = Reader()
+    await read(reader, b'[{"function":"a:b"}]')
+    monkeypatch.setattr(drafts_, "MAX_BULK", 2)
+    with pytest.raises(InvalidInput, match="3 tasks"):
+        await read(reader, b'[{"function":"a:b"},{"function":"a:b"},{"function":"a:b"}]')
