@@ -66,10 +66,10 @@ async def lease(connection: Any, ids: list[int], _tenants: int) -> None:
 
 
 async def finish(connection: Any, ids: list[int], _tenants: int) -> None:
-    count, now = len(ids), moments([time.time_ns() // 1_000_000] * len(ids))
-    done = await connection.fetch(
-        query("task.succeed"), longs(ids), ints([1] * count), ints([NODE] * count), now, now, byte_strings([b'"xxxxxxxx"'] * count), [], [], []
-    )  # fmt: skip
+    count = len(ids)
+    now = moments([time.time_ns() // 1_000_000] * len(ids))
+    ones, nodes, results = ints([1] * count), ints([NODE] * count), byte_strings([b'"xxxxxxxx"'] * count)
+    done = await connection.fetch(query("task.succeed"), longs(ids), ones, nodes, now, now, results, [], [], [])
     assert sum(len(unpacked(row["ids"])) for row in done) == count
 
 
