@@ -6,8 +6,7 @@ only this hold is left, a durable mark says that it is due.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headway.domain.lifecycle import State
 from headway.store.database import Connection
@@ -17,11 +16,16 @@ if TYPE_CHECKING:
     from headway.control.settle import Effects
 
 _DUE = query("fanout.due")
+_BLOCKED = int(State.BLOCKED)  # enums are slow to compare
 
 
-async def note_due(connection: Connection, released: Iterable[Any], effects: Effects) -> None:
-    """Mark those of the counted-down tasks that only the hold keeps back. A task that never runs has no cap."""
-    due = [row["id"] for row in released if row["cap_ms"] == 0 and row["state"] == State.BLOCKED and row["blocked_on"] == 1]
+def is_due(state: int | None, cap_ms: int, blocked_on: int) -> bool:
+    """Whether only the hold keeps back a task that was counted down. One that never runs has no cap."""
+    return state == _BLOCKED and cap_ms == 0 and blocked_on == 1
+
+
+async def note_due(connection: Connection, due: list[int], effects: Effects) -> None:
+    """Mark those that only the hold keeps back."""
     if due:
         await connection.execute(_DUE, due)
         effects.deferred = True

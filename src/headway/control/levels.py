@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headway.control.fanout import note_due
+from headway.control.fanout import is_due, note_due
 from headway.domain.lifecycle import State
 from headway.domain.tree import runs
 from headway.store.database import Connection
@@ -142,7 +142,7 @@ async def _release(connection: Connection, tree: int, level: int, after: int, ef
         return
     rows = await connection.fetch(_RELEASE, tree, level, after, CHUNK)
     effects.now_ready([row for row in rows if row["state"] == State.READY])
-    await note_due(connection, rows, effects)
+    await note_due(connection, [row["id"] for row in rows if is_due(row["state"], row["cap_ms"], row["blocked_on"])], effects)
     await connection.execute(_DEFER, tree, level, until)
     effects.deferred = True
 

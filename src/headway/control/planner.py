@@ -435,7 +435,7 @@ class Planner:
         """Leased rows become orders for their nodes."""
         telemetry.leased(len(leased))
         orders: dict[int, list[Order]] = {}
-        for task, attempt, node, definition, data, name, *_ in leased:
+        for task, attempt, node, definition, data, name, _ in leased:
             orders.setdefault(node, []).append(Order(task, attempt, definition, data, name))
         elsewhere = self.sessions.offer(orders, sessions)
         if elsewhere:

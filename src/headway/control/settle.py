@@ -16,14 +16,14 @@ import msgspec
 
 from headway import telemetry
 from headway.control.bus import Bus, Freed, by_group
-from headway.control.fanout import note_due
+from headway.control.fanout import is_due, note_due
 from headway.control.levels import Tally, count, open_deferred
 from headway.domain.identity import MAX_ID
 from headway.domain.lifecycle import State
 from headway.domain.task import When
 from headway.policy.order import Key
 from headway.policy.release import satisfied
-from headway.store.arrays import longs
+from headway.store.arrays import longs, unpacked
 from headway.store.copy import to_datetime
 from headway.store.database import Connection
 from headway.store.queries import query
@@ -126,12 +126,14 @@ async def _release(
     """Count down dependants with after < id <= until; those at zero become ready. Returns how many there are (above MANY: nothing
     was done) and whether some of them will not get their wish."""
     rows = await connection.fetch(_RELEASE, longs(upstreams), list(kinds), after, until, MANY, min(upstreams), max(upstreams))
-    effects.ready += [
-        (tenant, shape, (to_datetime(start_by_us), cap_ms, task))
-        for _, _, task, tenant, shape, start_by_us, cap_ms, state, _ in rows
-        if state == _READY
-    ]
-    await note_due(connection, rows, effects)
+    due: list[int] = []
+    for _, _, tenant, shape, start_by_us, cap_ms, state, blocked_on, ids in rows:
+        if state == _READY:
+            moment = to_datetime(start_by_us)
+            effects.ready += [(tenant, shape, (moment, cap_ms, task)) for task in unpacked(ids)]
+        elif is_due(state, cap_ms, blocked_on):
+            due += unpacked(ids)
+    await note_due(connection, due, effects)
     return rows[0]["count"], rows[0]["doomed"]
 
 

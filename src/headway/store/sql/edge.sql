@@ -6,7 +6,7 @@
 -- The last dependency ended as wished: dependants whose counter reaches zero become ready, or scheduled when their time is later.
 -- Their tolerance counts from now. Only dependants with $3 < id <= $4, and none at all when there are more than $5 of them: `count` tells.
 -- $6 and $7: the lowest and the highest of the upstreams.
--- `doomed`: some of them will not get their wish. The answer has one row at least.
+-- `doomed`: some of them will not get their wish. The answer has one row at least, and tells those that are alike in one: `ids`, as bytes.
 -- They are updated, and so locked, in the order of their ids. They share one time, so that they are ties in the order and go out in runs.
 -- event: release
 with found as materialized (
@@ -26,9 +26,13 @@ with found as materialized (
         eligible_at = case when t.blocked_on > hit.n then t.eligible_at else greatest(t.eligible_at, statement_timestamp()) end
     from hit
     where t.id between hit.downstream and hit.downstream and +t.state = 0
-    returning t.id, t.tenant, t.shape, (date_part('epoch', t.start_by) * 1000000)::bigint as start_by_us, t.cap_ms, t.state, t.blocked_on
+    returning t.id, t.tenant, t.shape, case when t.state > 0 then (date_part('epoch', t.start_by) * 1000000)::bigint end as start_by_us,
+        t.cap_ms, t.state, t.blocked_on
 )
-select size.count, size.doomed, released.* from size left join released on true;
+select size.count, size.doomed, alike.* from size left join (
+    select tenant, shape, start_by_us, cap_ms, state, blocked_on, string_agg(int8send(id), '') as ids
+    from released group by tenant, shape, start_by_us, cap_ms, state, blocked_on
+) alike on true;
 
 -- name: wait_again
 -- Failed tasks are to run once more. What still waits, and had its wish for one of them, waits for it again: its end will be counted again.
