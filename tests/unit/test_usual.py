@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from headway.control import draft as drafts_
+from headway.control import usual as usual_
 from headway.control.draft import Draft, Drafts
 from headway.errors import HeadwayError, InvalidInput
 
@@ -139,6 +140,16 @@ async def test_a_list_that_was_being_read_when_terms_changed_is_not_remembered()
     await read(reader, b'[{"function":"a:b"}]')
     await read(reader, b'[{"function":"a:b"}]')
     assert reader.long == 2
+
+
+async def test_long_texts_and_more_of_them_than_are_kept_fill_no_memory(monkeypatch):
+    monkeypatch.setattr(usual_, "KEPT", 10)
+    reader = Reader()
+    await read(reader, msgspec.json.encode([{"command": ["true", "x" * usual_.LONGEST]}]))
+    assert reader._usual._known == {1: {}}
+    for first in range(0, 100, 5):
+        await read(reader, msgspec.json.encode([{"command": ["true", str(first + n)]} for n in range(5)]))
+        assert len(reader._usual._known[1]) <= 15
 
 
 async def test_too_many_tasks_are_too_many(monkeypatch):

@@ -14,6 +14,7 @@ import msgspec
 from headway.control.definitions import Interned
 
 KEPT = 20_000
+LONGEST = 1_000  # bytes of a text that is kept
 _NOTHING = msgspec.Raw()
 
 
@@ -80,5 +81,6 @@ class Usual:
             self._known, self._count = {}, 0
         known = self._known.setdefault(tenant, {})
         before = len(known)
-        known.update(zip((spec.text() for spec in specs), found, strict=True))
+        texts = (spec.text() for spec in specs)
+        known.update((text, interned) for text, interned in zip(texts, found, strict=True) if len(text) <= LONGEST)
         self._count += len(known) - before
