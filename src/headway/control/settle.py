@@ -158,7 +158,7 @@ async def _go_on(connection: Connection, begun: list[int], counts: list[int], ef
     """What began because its upstream failed goes on, though that one was sent again and has succeeded."""
     rows = await connection.fetch(_GO_ON, begun, counts)
     effects.now_ready([row for row in rows if row["state"] == State.READY])
-    await note_due(connection, rows, effects)
+    await note_due(connection, [row["id"] for row in rows if is_due(row["state"], row["cap_ms"], row["blocked_on"])], effects)
 
 
 async def end_waiting(
