@@ -57,7 +57,7 @@ def test_a_few_ends_wait_for_the_answer_because_two_small_reports_cost_more_than
 def test_an_end_never_overtakes_what_its_task_said_before(field: str) -> None:
     side = told(Part(field, 1, b"x"))
     send(side)
-    side.hear(Report(2, [ends(1000)]))
+    side.hear(Report(2, [ends(SHORT)]))
     assert send(side) == []
 
 
@@ -75,7 +75,7 @@ def test_whichever_answer_comes_first_in_the_end_the_supervisor_keeps_no_report(
     reports = [side._sendable()]
     for one in reports[0]:
         one.sent = True
-    side.hear(Report(2, [ends(300)]))
+    side.hear(Report(2, [ends(SHORT)]))
     reports.append(side._sendable())
     side._forget(reports[first])
     side._forget(reports[1 - first])
