@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headway.agent import slots
-from headway.agent.descriptors import KEPT, NOTHING, Fetched, can_part, part, ring
+from headway.agent.descriptors import BELL, NOTHING, Fetched, can_part, part, ring
 from headway.agent.group import Limits
 from headway.agent.link import Terms
 from headway.agent.places import Places
@@ -68,7 +68,7 @@ def test_the_thread_of_a_slot_has_few_descriptors_however_many_the_process_has(s
     assert slot.parted
     assert len(os.listdir("/proc/self/fd")) > MANY
     table = f"/proc/self/task/{slot.thread}/fd"
-    assert len(os.listdir(table)) <= KEPT + 3
+    assert len(os.listdir(table)) <= BELL + 3
     assert not any("status" in os.readlink(f"{table}/{name}") for name in os.listdir(table))
 
 
@@ -120,7 +120,7 @@ def test_a_bell_is_heard_whoever_rings() -> None:
 def test_without_a_table_of_its_own_a_thread_uses_the_numbers_of_the_process() -> None:
     shared, own = Fetched(parted=False), Fetched(parted=True)
     assert [shared.number(fd) for fd in (7, 300)] == [7, 300]
-    assert [own.number(fd) for fd in (7, 300)] == [KEPT + 3, KEPT + 4]
+    assert [own.number(fd) for fd in (7, 300)] == [BELL + 3, BELL + 4]
     assert shared.fetch() == 0
     assert shared.nothing == NOTHING
 

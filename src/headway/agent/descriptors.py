@@ -16,8 +16,8 @@ from functools import cache
 
 HIGHEST = 15  # programs find descriptors under numbers up to this one; here they are taken, so that none is covered before it is copied
 _SELF = HIGHEST + 1  # in a table of a thread: a descriptor of this process, to fetch others by
-KEPT = HIGHEST + 2  # in a table of a thread: the first of three that it tells the supervisor by; that is the bell
-_FIRST = KEPT + 3  # in a table of a thread: the first that was fetched
+BELL = HIGHEST + 2  # in a table of a thread: the first of three that it tells the supervisor by
+_FIRST = BELL + 3  # in a table of a thread: the first that was fetched
 _EVERY = 2**32 - 1
 _STDERR = 2  # stays: what a thread says at its end must be seen
 _CLONE_FILES = 0x400
@@ -70,7 +70,7 @@ def part(kept: tuple[int, int, int]) -> bool:
 
 def ring(bell: int) -> None:
     """By whichever thread; `bell` is the number that it has for the process."""
-    os.eventfd_write(KEPT if getattr(_mine, "parted", False) else bell, 1)
+    os.eventfd_write(BELL if getattr(_mine, "parted", False) else bell, 1)
 
 
 class Fetched:

@@ -129,7 +129,7 @@ class Executables:
             self._places.watch(process.place, process.pid)
             self._by_pid[process.pid] = self._by_task[process.order.id] = process
             if run is not None and run.lost:
-                self._kill(process)  # better than by its next word
+                os.kill(process.pid, signal.SIGKILL)  # better than by its next word; a group cannot be read now
         self._places.disk_watch.say()
         self._early = {pid: (turn, how) for pid, (turn, how) in self._early.items() if not self.starts.over(turn)}
         if gone or self._strays.suspected:
@@ -348,9 +348,13 @@ class Executables:
             if place.slot is None or place.slot.group is None:
                 without[process.pid] = process
                 continue
-            if not place.slot.settled:  # the launcher of a container has no limits here, and has left the group it would be brought back to
-                place.slot.settled = place.limits == Limits() or place.slot.group.settle()
-            if (excess := _excess(place.slot.used(), place)) is not None:
+            try:
+                if not place.slot.settled:  # a container's launcher has no limits here, and has left the group it would be brought back to
+                    place.slot.settled = place.limits == Limits() or place.slot.group.settle()
+                excess = _excess(place.slot.used(), place)
+            except OSError:  # no descriptor is left to read its counters by: at the next look
+                continue
+            if excess is not None:
                 process.excess = excess
                 self._kill(process)
         if without and now >= self._watch_at:
@@ -377,7 +381,8 @@ class Executables:
             if not process.registered and now - process.since >= QUIET_S:
                 process.registered = True
                 for stream, fd in process.fds:
-                    self._loop.add(fd, self._reader(process, stream, fd))
+                    if fd >= 0:  # lost, or closed since its end was only a tracer's to see
+                        self._loop.add(fd, self._reader(process, stream, fd))
 
     def _reader(self, process: Process, stream: int, fd: int) -> Callable[[], None]:
         def read() -> None:

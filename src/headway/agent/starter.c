@@ -34,8 +34,10 @@
 #define PATIENCE_MS 20   /* as QUIET_S of executables.py */
 #define HEARD 65536      /* what a pipe holds */
 #define STACK 16384      /* of a new process until it becomes the program */
+#define PROMPT (-10)     /* nice value of a thread in here: the program's own children are in its group, and it shall not wait behind them */
+#define USUAL 0
 
-enum { ENDED = 1, WAITED = 2, HANDED_OVER = 4 };
+enum { WAITED = 1, HANDED_OVER = 2 };
 
 /* What the supervisor reads; the same in starter.py. */
 struct told {
@@ -148,6 +150,7 @@ static void become(struct slot *slot)
     struct sigaction usual = {.sa_handler = SIG_DFL};
     sigset_t none;
     sigemptyset(&none);
+    setpriority(PRIO_PROCESS, 0, USUAL);
     sigaction(SIGPIPE, &usual, NULL);  /* Python ignores these two; handlers were cleared by CLONE_CLEAR_SIGHAND */
     sigaction(SIGXFSZ, &usual, NULL);
     if (setsid() >= 0 && dup2(slot->desk->nothing, 0) == 0 && dup2(slot->pipes[1], 1) == 1 && dup2(slot->pipes[3], 2) == 2 &&
@@ -213,23 +216,35 @@ static int hand_over(struct slot *slot)
     return 1;
 }
 
+/* By its descriptor: its number may be another's by now. Returns 1 when it has ended and its end is told here, 0 when it is not to be had
+ * yet (it is traced, and whoever traces it has not let it go), -1 when the supervisor was told already. */
+static int end_of(struct slot *slot, int pidfd)
+{
+    struct told *told = &slot->told;
+    struct rusage used;
+    siginfo_t end = {0};
+    if (syscall(SYS_waitid, P_PIDFD, pidfd, &end, WEXITED | WNOHANG, &used) < 0)
+        return -1;
+    if (!end.si_pid)
+        return 0;
+    told->status = end.si_code == CLD_EXITED ? end.si_status << 8 : end.si_status | (end.si_code == CLD_DUMPED ? 0x80 : 0);
+    told->user_us = used.ru_utime.tv_sec * 1000000L + used.ru_utime.tv_usec;
+    told->system_us = used.ru_stime.tv_sec * 1000000L + used.ru_stime.tv_usec;
+    told->max_rss = used.ru_maxrss, told->in_blocks = used.ru_inblock, told->out_blocks = used.ru_oublock;
+    told->flags |= WAITED;
+    return 1;
+}
+
 /* A bounded wait: what lives longer is the supervisor's, and so is everything when it is in a hurry. */
 static void stay_with(struct slot *slot, int pidfd)
 {
     struct told *told = &slot->told;
     struct pollfd ends[2] = {{pidfd, POLLIN, 0}, {slot->desk->hurry, POLLIN, 0}};
-    struct rusage used;
     poll(ends, 2, PATIENCE_MS);
-    while (!ends[0].revents && !hand_over(slot))
+    while (!ends[0].revents || !end_of(slot, pidfd)) {
+        if (hand_over(slot))
+            return;
         poll(ends, 1, PATIENCE_MS);
-    if (!ends[0].revents)
-        return;
-    told->flags |= ENDED;
-    if (wait4(told->pid, &told->status, WNOHANG, &used) == told->pid) {  /* otherwise the supervisor has waited for it already */
-        told->flags |= WAITED;
-        told->user_us = used.ru_utime.tv_sec * 1000000L + used.ru_utime.tv_usec;
-        told->system_us = used.ru_stime.tv_sec * 1000000L + used.ru_stime.tv_usec;
-        told->max_rss = used.ru_maxrss, told->in_blocks = used.ru_inblock, told->out_blocks = used.ru_oublock;
     }
     int whole = read_all(slot->pipes[0], slot->heard[0], &told->heard[0]);
     whole &= read_all(slot->pipes[2], slot->heard[1], &told->heard[1]);
@@ -263,7 +278,7 @@ static void run(struct slot *slot)
         if (pid < 0)
             told->error = (int)-pid;
         else if (told->error)  /* it could not become the program, and is about to be gone */
-            waitpid((pid_t)pid, NULL, 0);
+            syscall(SYS_waitid, P_PIDFD, pidfd, NULL, WEXITED, NULL);
         else
             told->pid = (int32_t)pid, stay_with(slot, pidfd);
     }
@@ -288,14 +303,16 @@ static void tell(struct slot *slot)
 /* By the slot's thread; returns when something else shall be done by it. */
 void serve(struct slot *slot)
 {
+    setpriority(PRIO_PROCESS, 0, PROMPT);  /* of this thread alone; who may not goes on as it is */
     for (;;) {
         while (sem_wait(&slot->there) != 0)
             ;
         if (!atomic_exchange(&slot->given, 0))
-            return;
+            break;
         run(slot);
         tell(slot);
     }
+    setpriority(PRIO_PROCESS, 0, USUAL);
 }
 
 /* From how many on the bell rings. Returns how many wait already: it does not ring for these. */

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from headway.agent.descriptors import HIGHEST, KEPT, can_part
+from headway.agent.descriptors import BELL, HIGHEST, can_part
 from headway.agent.handing import Calls
 
 VERSION = 1  # of starter.c
 LIBRARY = os.path.join(os.path.dirname(__file__), "_starter.so")
 MOST = 256  # taken at once
-_ENDED, _WAITED, _HANDED_OVER = 1, 2, 4
+_WAITED, _HANDED_OVER = 1, 2
 _TOLD = struct.Struct("=8i5q")
 _CODEC, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
@@ -50,7 +50,7 @@ class Run:
 
     pid: int = -1
     error: int = 0  # an errno: it was not started
-    status: int | None = None  # None: it lives, or somebody else of us has waited for it
+    status: int | None = None  # None: it lives, is a tracer's, or the supervisor was told of its end
     usage: Counted = NOTHING_COUNTED
     heard: tuple[bytes, bytes] = (b"", b"")
     pipes: tuple[int, int] = (-1, -1)  # the reading ends of those that may still be written to
@@ -66,7 +66,7 @@ class Starter:
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours.setblocking(False)
         self._compiled = library() if can_part() else None
-        bell, hurry, handing = range(KEPT, KEPT + 3)
+        bell, hurry, handing = range(BELL, BELL + 3)
         self._desk = self._compiled.open_desk(HIGHEST, bell, hurry, handing) if self._compiled is not None else None
         self._told, self._slots = bytearray(_TOLD.size * MOST), (ctypes.c_size_t * MOST)()
         self._into = (ctypes.c_char * len(self._told)).from_buffer(self._told)
@@ -74,7 +74,7 @@ class Starter:
 
     @property
     def kept(self) -> tuple[int, int, int]:
-        """What each thread must have in its own table, from the number KEPT on."""
+        """What each thread must have in its own table, from the number BELL on."""
         return self.bell, self._hurry, self._theirs.fileno()
 
     def make(self, number: int) -> tuple[int, Calls]:

@@ -47,14 +47,14 @@ def _limits(there: tuple[int, dict[str, str]] | None) -> Check:
 def _starts() -> Check:
     """Where there are groups, each slot has a thread that can start programs without the interpreter."""
     from headway.agent.descriptors import can_part
-    from headway.agent.starter import library
+    from headway.agent.starter import LIBRARY, library
 
     if can_part() and library() is not None:
         return Check("starts", "ok", "programs are started by compiled code, on all cores")
-    if can_part():
-        todo = "have a C compiler when Headway is installed (Debian: gcc, libc6-dev); so far for x86_64 only"
-    else:
+    if os.path.exists(LIBRARY):
         todo = "Linux 5.9 or newer, and no filter that forbids pidfd_getfd, close_range or clone3"
+    else:
+        todo = "have a C compiler when Headway is installed (Debian: gcc, libc6-dev); so far for x86_64 only"
     return Check("starts", "warn", "programs are started by Python: a fifth fewer a second", todo)
 
 
