@@ -6,6 +6,7 @@ import os
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -185,3 +186,34 @@ def test_a_file_that_is_removed_and_open_in_two_processes_counts_once() -> None:
                 assert Nameless().ask([os.getpid(), other.pid]) == Nameless().ask_all([os.getpid()]) >= 2**20
             finally:
                 other.kill()
+
+
+def test_a_file_that_is_closed_while_its_process_is_asked_hides_none_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that opened and closed files all the time kept a removed one from being counted."""
+    closed, scandir = os.open(os.devnull, os.O_RDONLY), os.scandir
+
+    class Closing:
+        """What was listed is there no more when it is asked for."""
+
+        def __init__(self, path: str) -> None:
+            self._entries = scandir(path)
+
+        def __enter__(self) -> Iterator[os.DirEntry[str]]:
+            return self._one_after_another()
+
+        def __exit__(self, *_: object) -> None:
+            self._entries.close()
+
+        def _one_after_another(self) -> Iterator[os.DirEntry[str]]:
+            listed = list(self._entries)
+            assert str(closed) in [entry.name for entry in listed]
+            os.close(closed)
+            yield from sorted(listed, key=lambda entry: entry.name != str(closed))
+
+    with tempfile.TemporaryFile() as file:
+        file.write(bytes(2**20))
+        file.flush()
+        monkeypatch.setattr("headway.agent.disk_count.os.scandir", Closing)
+        found = Nameless().ask([os.getpid()])
+        monkeypatch.undo()
+    assert found >= 2**20

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,24 @@ def test_who_is_stopped_for_a_look_goes_on_and_who_was_stopped_before_does_not(p
         say(process, "hello")
         assert Path(f"/proc/{stopped.pid}/stat").read_text().split()[2] == "T"
         stopped.kill()
+
+
+def test_whoever_is_to_be_stopped_is_not_asked_for_what_may_have_to_wait(
+    process: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`stat` of a process in the middle of an exec keeps whoever reads it waiting, 0.3 s for one with 6 GiB; the others went on."""
+    plain = open
+
+    def refuse(path: str, *words: Any) -> Any:
+        assert not path.endswith("/stat")
+        return plain(path, *words)
+
+    monkeypatch.setattr("builtins.open", refuse)
+    by_us = stop([process.pid])
+    monkeypatch.undo()
+    assert by_us == [process.pid]
+    go_on(by_us, lambda: False)
+    say(process, "hello")
 
 
 def test_a_watch_that_takes_over_wakes_who_was_stopped_by_the_one_before_it(process: subprocess.Popen[str], tmp_path: Path) -> None:

@@ -186,9 +186,16 @@ def _removed(pid: int) -> dict[tuple[int, int], int]:
     try:
         with os.scandir(f"/proc/{pid}/fd") as entries:
             for entry in entries:
-                of = entry.stat()
-                if of.st_nlink == 0 and stat.S_ISREG(of.st_mode):
+                of = _asked(entry)
+                if of is not None and of.st_nlink == 0 and stat.S_ISREG(of.st_mode):
                     found[of.st_dev, of.st_ino] = of.st_blocks * 512
     except OSError:
         return found  # it ended while we looked
     return found
+
+
+def _asked(entry: os.DirEntry[str]) -> os.stat_result | None:
+    try:
+        return entry.stat()
+    except FileNotFoundError:
+        return None  # it was closed since: those after it are still open

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     Threads = Callable[[], list[int]]
 
+STATUS = 256  # bytes of what tells a process's state, which is its third line
 PASSES = 8  # a thread that is not held yet may have made others meanwhile
 
 
@@ -140,9 +141,10 @@ def go_on(pids: list[int], paused: Callable[[], bool]) -> None:
 
 
 def _state(pid: int) -> bytes:
+    """Not from `stat`: there the kernel keeps whoever asks waiting while the process is in the middle of an exec."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b") ")[2][:1]
+        with open(f"/proc/{pid}/status", "rb", 0) as file:
+            return file.read(STATUS).partition(b"State:\t")[2][:1]
     except OSError:
         return b""  # it has ended
 
