@@ -33,7 +33,7 @@ REPORT_BYTES = 8 * 2**20  # in one call
 REGISTER_TIMEOUT_S = 5.0
 REPORT_TIMEOUT_S = 30.0
 REPORT_GAP_S = 0.003  # a short report waits so long for company when another was just sent: each costs 0.3 ms
-SHORT = 1_500  # ends in a report: two at once of fewer cost the server, PostgreSQL and us more than the later of them waits
+SHORT = 200
 PATIENCE = 5  # refusals of a report before it is sent part by part
 
 
