@@ -77,11 +77,12 @@ def problem(response: Response) -> dict[str, Any]:
 async def test_slow_searches_of_one_tenant_keep_the_questions_of_another_from_nothing(place, dsn):
     slow, other = await place.tenant("slow"), await place.tenant("other")
     holder = await asyncpg.connect(dsn)
+    watcher = await asyncpg.connect(dsn)  # a transaction sees who is active as it was at its first look
     async with holder.transaction():
         await holder.execute("lock table headway.task_history in access exclusive mode")  # as a search through a long history
         searches = [asyncio.create_task(place.ask(slow, "GET", "/v1/tasks?q=needle")) for _ in range(6)]
         waits = "select count(*) >= 2 from pg_stat_activity where wait_event_type = 'Lock' and application_name = 'headway reads'"
-        await eventually(lambda: holder.fetchval(waits))
+        await eventually(lambda: watcher.fetchval(waits))
         assert (await place.must("GET", "/v1/schedules", token=other))["schedules"] == []
         done, _ = await asyncio.wait(searches, return_when=asyncio.FIRST_COMPLETED)
         refused = done.pop().result()
@@ -89,6 +90,7 @@ async def test_slow_searches_of_one_tenant_keep_the_questions_of_another_from_no
         assert "searches of your tenant" in problem(refused)["detail"]
     assert {search.result().status for search in (await asyncio.wait(searches))[0]} == {200, 503}
     await holder.close()
+    await watcher.close()
 
 
 async def test_a_subscription_is_set_shown_and_changed_field_by_field(place):
