@@ -177,6 +177,48 @@ def test_of_many_processes_a_part_is_asked_each_time_and_those_first_that_had_re
     assert nameless.ask(pids[:-1]) == 0, "its process has ended"
 
 
+class Acting(Guard):
+    """Acts when it is told, as if it had found the task running."""
+
+    def act(self) -> None:
+        self._acted = True
+
+
+def counts(monkeypatch: pytest.MonkeyPatch, guard: Acting, *found: tuple[int, int]) -> None:
+    """Each look finds so many bytes in so many entries, and during the first one the guard acts."""
+    left = list(found)
+
+    def look(folders: tuple[str, ...], limit: int) -> Seen:
+        if len(left) == len(found):
+            guard.act()
+        seen = Seen()
+        seen.total, seen.entries = left.pop(0)
+        return seen
+
+    monkeypatch.setattr(disk, "count", look)
+
+
+def test_a_look_in_which_the_task_was_stopped_is_repeated_while_it_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It went on with the room of the look's beginning, and had written that already."""
+    guard = Acting(lambda watched: None, Holder(able=False))
+    counts(monkeypatch, guard, (LIMIT // 2, 1), (2 * LIMIT, 1))
+    watched = disk.Watched((str(tmp_path),), LIMIT, lambda: [2**30])
+    disk.check(watched, watched.ask_at, guard, Holder(able=False))
+    assert watched.over
+    assert watched.used == 2 * LIMIT
+
+
+def test_one_of_many_files_that_was_stopped_during_a_look_gets_no_room_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another long look would keep it standing for as long again."""
+    guard = Acting(lambda watched: None, Holder(able=False))
+    counts(monkeypatch, guard, (LIMIT // 2, disk.FEW + 1))
+    watched = disk.Watched((str(tmp_path),), LIMIT, lambda: [2**30])
+    now = watched.ask_at
+    disk.check(watched, now, guard, Holder(able=False))
+    assert watched.used == LIMIT // 2
+    assert watched.ask_at == now + disk.SHORTEST_S
+
+
 def test_a_file_that_is_removed_and_open_in_two_processes_counts_once() -> None:
     with tempfile.TemporaryFile() as file:
         file.write(bytes(2**20))

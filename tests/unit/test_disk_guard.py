@@ -177,3 +177,28 @@ def test_who_could_have_reached_its_limit_while_one_of_its_processes_is_waited_f
             if watched.hold is not None:
                 holder.release(watched.hold)
         process.kill()
+
+
+def test_who_stopped_one_that_ran_during_a_look_says_so_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look goes by it: what it has counted until then is old."""
+    asked, stopped, holder = 0, threading.Event(), Holder(able=True)
+
+    def clock() -> float:  # it is held, and yet runs
+        nonlocal asked
+        asked += 1
+        return float(asked)
+
+    monkeypatch.setattr("headway.agent.disk_guard.stop", lambda pids: stopped.set() or [])
+    watched = Watched((str(folder),), 64 * MIB, list, list, clock)
+    watched.hold = holder.hold(watched.threads)
+    guard = Guard(lambda watched: None, holder)
+    try:
+        guard.begin(watched)
+        assert stopped.wait(60)
+        assert guard.acted()
+        assert not guard.end()
+        watched.clock = lambda: 0.0
+        guard.begin(watched)
+        assert not guard.end()
+    finally:
+        holder.release(watched.hold)

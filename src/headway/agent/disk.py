@@ -106,6 +106,7 @@ def check(watched: Watched, now: float, guard: Guard, holder: Holder) -> float:
     if watched.hold is not None:
         holder.stand_by(watched.hold)
     ran = watched.clock()
+    acted = False
     # One whose turn to start has not come, or that has ended already, writes nothing: of a burst of small programs these are most.
     if not _sleeps(watched, ran) and (pids := watched.pids()):
         guard.begin(watched)
@@ -114,13 +115,15 @@ def check(watched: Watched, now: float, guard: Guard, holder: Holder) -> float:
         due = _is_due(watched, pids, ran, now, guard)
         if due:
             _look(watched, pids, ran, guard)
-        guard.end()
+            _look_at_what_stands(watched, guard)
+        acted = guard.end()
         if due and watched.used > watched.limit:
             watched.over = True
             return LONGEST_S
         _hold_or_release(watched, holder)
     since = time.monotonic()
-    watched.ask_at = _pause(watched) + (now if watched.hold is None else since)
+    pause = SHORTEST_S if acted else _pause(watched)  # what it had then is not the room it has now
+    watched.ask_at = pause + (now if watched.hold is None else since)
     return _wait(watched, since)
 
 
@@ -196,6 +199,12 @@ def _look(watched: Watched, pids: list[int], ran: float | None, guard: Guard) ->
     if watched.dear:
         watched.look_at = time.monotonic() + watched.took / PART
         watched.wrote = guard.asking(written, pids)
+
+
+def _look_at_what_stands(watched: Watched, guard: Guard) -> None:
+    """What a look has counted before the guard held or stopped the task is older than what that one has written."""
+    while watched.used <= watched.limit and watched.seen.entries <= FEW and guard.acted():
+        _look(watched, watched.pids(), watched.clock(), guard)
 
 
 def _nameless(watched: Watched, pids: list[int], guard: Guard) -> int:

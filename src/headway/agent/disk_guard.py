@@ -49,6 +49,7 @@ class Guard:
         self._turn = 0
         self._asks = False  # the look asks processes, and waits for one perhaps
         self._away = False  # the guard itself may be waiting for something
+        self._acted = False  # it has held or stopped the task, which has run until then
         self._threads = 1
         self._changing = _thread.allocate_lock()  # held by who holds or stops a task, or ends a look
         self._begun = _thread.allocate_lock()
@@ -78,17 +79,31 @@ class Guard:
     def stop(self, watched: Watched) -> None:
         """Stop what is looked at, until the look ends."""
         with self._changing:
-            if self._looked_at is watched and self._stopped is None:
-                watched.tell_stopped(True)
-                self._stopped = stop(watched.pids())
+            self._stop(watched)
 
-    def end(self) -> None:
+    def _stop(self, watched: Watched) -> bool:
+        if self._looked_at is not watched or self._stopped is not None:
+            return False
+        watched.tell_stopped(True)
+        self._stopped = stop(watched.pids())
+        return True
+
+    def acted(self) -> bool:
+        """Whether the guard held or stopped the task since the look began, or this was asked. What it is doing is waited for."""
+        with self._changing:
+            acted, self._acted = self._acted, False
+            return acted
+
+    def end(self) -> bool:
+        """The look is over, and the task goes on; returns the same as `acted`."""
         with self._changing:
             watched, self._looked_at = self._looked_at, None
             if self._stopped is not None and watched is not None:
                 go_on(self._stopped, watched.paused)
                 self._stopped = None
                 watched.tell_stopped(False)
+            acted, self._acted = self._acted, False
+            return acted
 
     def _run(self, me: int) -> None:
         while me == self._threads:
@@ -127,7 +142,8 @@ class Guard:
         if before is not None and self._stopped is None:
             if (ran := watched.clock()) is None or ran - before <= RUNS_S:
                 return watched.room  # it stands still
-            self.stop(watched)
+            with self._changing:
+                self._acted = self._stop(watched) or self._acted
         if self._asks:
             return self._look_on_blindly(watched, began)
         if watched.seen.entries > FEW:
@@ -153,6 +169,7 @@ class Guard:
                 watched.hold = self._holder.hold(watched.threads)
                 watched.tell_stopped(self._stopped is not None)
                 self._ran = watched.clock()
+                self._acted = True
 
 
 def at_least(watched: Watched) -> int:
