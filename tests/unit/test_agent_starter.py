@@ -178,7 +178,11 @@ def test_it_has_the_environment_folder_session_and_signals_of_any_program(bench:
     assert whole(bench.ran(["/bin/pwd"], slot, folder=str(tmp_path))) == (0, f"{tmp_path}\n".encode(), b"")
     ps = "import os; print(os.getsid(0) == os.getpid(), os.readlink('/proc/self/fd/0'), sorted(os.listdir('/proc/self/fd')))"
     assert whole(bench.ran(python(ps), slot)) == (0, b"True /dev/null ['0', '1', '2', '3']\n", b"")  # the last is the list's own
-    status = whole(bench.ran(["/bin/cat", "/proc/self/status"], slot))[1].decode()
+    before = signal.signal(signal.SIGQUIT, signal.SIG_IGN)  # as whoever is started with `&` by a script
+    try:
+        status = whole(bench.ran(["/bin/cat", "/proc/self/status"], slot))[1].decode()
+    finally:
+        signal.signal(signal.SIGQUIT, before)
     usual = 2**31 - 1  # without those the C library and Python's tools keep for themselves
     lines = [line.split(":") for line in status.splitlines() if line.startswith(("SigB", "SigI", "SigC"))]
     signals = {name: int(mask, 16) & usual for name, mask in lines}
@@ -326,7 +330,8 @@ def test_whoever_waits_first_knows_the_end_and_the_other_says_so(bench: Bench) -
                 found = until(waited_for)
             assert found[program.run.pid] == 0
         else:
-            assert (code_of(program.run), found) == (0, {})
+            assert code_of(program.run) == 0
+            assert program.run.pid not in found  # other tests may have left children of their own
             by_thread += 1
     assert by_thread > 100
 

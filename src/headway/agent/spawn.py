@@ -29,7 +29,8 @@ from headway.agent.starter import Run
 
 _SETSIGDEF, _SETSIGMASK, _SETSID = 0x04, 0x08, 0x80  # flags of <spawn.h>
 _ROOM = 512  # bytes for the two opaque structs: 80 and 336 in glibc
-_DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores them; programs expect them
+# Python ignores the last two, and whoever starts an agent behind a terminal's back (`&`, nohup) the others; programs expect them.
+_DEFAULT_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGXFSZ)
 _THREADS = 3
 _DOOR_FD = 9
 _TRIES, _AGAIN_US, _LATER_US = 1000, 20, 2000  # soon at first; a machine with no time to load a program is asked for two seconds more

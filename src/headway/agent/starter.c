@@ -147,12 +147,14 @@ void call_back(struct slot *slot) { sem_post(&slot->there); }
 /* On a stack of its own in the memory of the thread that started it, which stands still until the program is loaded or this has ended. */
 static void become(struct slot *slot)
 {
+    /* What somebody may ignore (spawn.py says who); handlers were cleared by CLONE_CLEAR_SIGHAND. */
+    const int usually[] = {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGXFSZ};
     struct sigaction usual = {.sa_handler = SIG_DFL};
     sigset_t none;
     sigemptyset(&none);
     setpriority(PRIO_PROCESS, 0, USUAL);
-    sigaction(SIGPIPE, &usual, NULL);  /* Python ignores these two; handlers were cleared by CLONE_CLEAR_SIGHAND */
-    sigaction(SIGXFSZ, &usual, NULL);
+    for (unsigned int at = 0; at < sizeof usually / sizeof *usually; at++)
+        sigaction(usually[at], &usual, NULL);
     if (setsid() >= 0 && dup2(slot->desk->nothing, 0) == 0 && dup2(slot->pipes[1], 1) == 1 && dup2(slot->pipes[3], 2) == 2 &&
         chdir(slot->folder) == 0) {
         sigprocmask(SIG_SETMASK, &none, NULL);
