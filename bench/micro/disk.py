@@ -1,15 +1,16 @@
 """By how much tasks at full write speed exceed their disk limit, and what the watch costs those who do not (G3).
 
-    python bench/micro/disk.py [--runs 10] [--only "one file" ...] [--level none] [--limit 64] [--storm] [--beside /other/checkout/src]
-    python bench/micro/disk.py --cost | --build [--runs 10] [--beside /other/checkout/src]
+    python bench/micro/disk.py [--runs 10] [--only "one file" ...] [--level none] [--limit 64] [--storm] [--on DIR] [--beside /other/src]
+    python bench/micro/disk.py --cost | --build [--runs 10] [--beside /other/src]
 
 Each run is a task that writes until it is ended; what its folder held then is compared with its limit. "burst" fills all but a thirtieth of
 its limit, rests, and goes on with eight threads. The kinds "storm, ..." start 300 programs again and again, and begin to write when that is
 under way. With `--storm` another task of the agent starts programs meanwhile, 500 at a time. `--cost` takes the time of a task that writes
 half of its limit and ends, and the CPU time of the watch beside fifty tasks that sleep; `--build` the time of one that runs 600 programs,
-eight or 300 at once, each of which writes a small file, with a limit that is near and with one that is far away. With `--beside`, runs by
-the code here and by that of another checkout take turns. At the level `container` (only when it is asked for) the task writes into its own
-layer above an image of one program, with this Python lent by the node.
+eight or 300 at once, each of which writes a small file, with a limit that is near and with one that is far away. `--on` says where tasks
+write, as on another file system (16 GiB are enough). With `--beside`, runs by the code here and by that of another checkout take turns. At
+the level `container` (only when it is asked for) the task writes into its own layer above an image of one program, with this Python lent by
+the node.
 """
 
 from __future__ import annotations
@@ -104,11 +105,12 @@ def main() -> None:
     asked.add_argument("--level", choices=(*LEVELS, CONTAINER), nargs="+", default=LEVELS)
     asked.add_argument("--limit", type=int, nargs="+", default=[64, 256], help="in MiB")
     asked.add_argument("--beside", metavar="SRC", help="the src folder of another checkout")
+    asked.add_argument("--on", metavar="DIR", help="where tasks write")
     asked.add_argument("--storm", action="store_true", help="beside a task that starts programs all the time")
     asked.add_argument("--cost", action="store_true")
     asked.add_argument("--build", action="store_true")
     options = asked.parse_args()
-    with tempfile.TemporaryDirectory() as folder, _nodes(Path(folder), options.beside) as nodes:
+    with tempfile.TemporaryDirectory(dir=options.on) as folder, _nodes(Path(folder), options.beside, options.on) as nodes:
         if options.cost:
             _cost(nodes, options.runs)
             return
@@ -127,11 +129,11 @@ def main() -> None:
 
 
 @contextmanager
-def _nodes(folder: Path, beside: str | None) -> Iterator[Nodes]:
+def _nodes(folder: Path, beside: str | None, sandboxes: str | None) -> Iterator[Nodes]:
     """An agent by the code here, and one by the code of another checkout."""
     with ExitStack() as stack:
         volumes = {name: path for name, path in LENT.items() if os.path.isdir(path)}
-        settings = {"max_processes": 1000, "container_engine": PODMAN, "volumes": volumes}
+        settings = {"max_processes": 1000, "container_engine": PODMAN, "volumes": volumes, "sandbox_dir": sandboxes}
         nodes = {"here": stack.enter_context(confining(folder / "here", **settings))}
         if beside:
             os.environ["PYTHONPATH"] = beside

@@ -13,6 +13,7 @@ import pytest
 
 import headway
 from headway.agent import kept_code
+from headway.agent.link import LINK
 from headway.agent.starter import LIBRARY
 from headway.domain.lifecycle import Outcome
 from tests.support.agents import alive, running_agent
@@ -143,7 +144,8 @@ def test_an_agent_whose_supervisor_was_killed_after_an_upgrade_ends_and_says_wha
         os.kill(agent.supervisor(), signal.SIGKILL)
         assert agent.process.wait(120) != 0
         said = capfd.readouterr().err
-        assert "the installed Headway speaks link 99 and protocol 1, this agent, which was started before, link 1 and protocol 1" in said
+        ours = f"this agent, which was started before, link {LINK} and protocol 1"
+        assert f"the installed Headway speaks link 99 and protocol 1, {ours}" in said
 
 
 def test_an_exchange_side_that_is_not_understood_costs_no_task(server: ScriptedServer, package: Path, tmp_path: Path) -> None:

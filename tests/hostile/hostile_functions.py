@@ -129,3 +129,9 @@ def stay(number: int) -> None:
 
 _seen: list[str] = []
 _kept: list[bytearray] = []
+
+
+def fill_its_folder(size: int) -> None:
+    with open("filled", "wb", buffering=0) as file:
+        for _ in range(0, size, 2**20):
+            file.write(bytes(2**20))

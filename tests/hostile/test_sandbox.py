@@ -274,11 +274,14 @@ def test_namespaces_families_terminals_and_personalities_are_looked_at(tmp_path:
             "inet": (sock, 2, 1, 0),
             "tiocsti": (ioctl, 0, 0x5412, 0),
             "tioclinux": (ioctl, 0, 0x541C, 0),
+            **{f"subvolume_{number:x}": (ioctl, -1, number, 0) for number in seccomp.SUBVOLUME_IOCTLS},
             "persona_read": (persona, 0xFFFF_FFFF),
             "persona_no_randomize": (persona, 0x0040000),
         },
     )
     denied = ("clone_newuser", "clone_newnet", "vsock", "alg", "packet", "tiocsti", "tioclinux", "persona_no_randomize")
+    denied += tuple(name for name in answers if name.startswith("subvolume_"))
+    assert len(denied) == 12
     assert {name: answers[name] for name in denied} == dict.fromkeys(denied, MARK)
     assert answers["clone3"] == errno.ENOSYS
     assert (answers["unix"], answers["inet"], answers["persona_read"]) == (0, 0, 0)

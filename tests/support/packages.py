@@ -54,6 +54,7 @@ PACKAGES = {
         Package("bubblewrap", "bwrap"),
         Package("user-mode-linux", "linux.uml"),
         Package("e2fsprogs", "mkfs.ext4"),
+        Package("btrfs-progs", "mkfs.btrfs"),
     )
 }
 

@@ -15,6 +15,10 @@ from headway.agent import disk
 from headway.agent.disk_count import AT_ONCE, ENTRY, MANY, SETTLED_NS, Nameless, Seen, count, count_again, count_new, unchanged
 from headway.agent.disk_guard import Guard
 from headway.agent.disk_hold import Holder
+from headway.agent.disk_watch import DiskWatch
+from headway.agent.group import Limits
+from headway.agent.places import LOOKED_AT, Place
+from headway.agent.scratch import Scratch
 
 LIMIT = 2**30
 
@@ -54,6 +58,18 @@ def test_what_has_grown_is_found_in_parts(tmp_path: Path) -> None:
     assert count_again(seen)
     count_new(seen, LIMIT)
     assert seen.total == count((str(tmp_path),), LIMIT).total
+
+
+def test_a_quick_look_ends_after_so_many_entries(tmp_path: Path) -> None:
+    """A task of millions of files that failed kept its supervisor for seconds, and its lease is three."""
+    below = tmp_path / "below"
+    below.mkdir()
+    for n in range(2 * LOOKED_AT):
+        (below / str(n)).touch()
+    place = Place(str(tmp_path), Scratch(str(tmp_path / "scratch")), None, Limits(), LIMIT)
+    place.disk = DiskWatch().add((str(tmp_path),), LIMIT, None, 1)
+    assert LOOKED_AT * ENTRY <= place.on_disk() < 1.5 * LOOKED_AT * ENTRY  # a large folder takes more than a file
+    assert count((str(tmp_path),), LIMIT).total > 2 * LOOKED_AT * ENTRY
 
 
 def test_a_folder_that_went_away_counts_no_more(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 
-from headway.agent import cgroups_v1, cgroups_v2, tree
-from headway.agent.cgroup_files import MOUNT, own_groups, read, usable
+from headway.agent import cgroups_v1, cgroups_v2, tree, walls
+from headway.agent.cgroup_files import MOUNT, folders, own_groups, read, usable
 from headway.agent.cgroups_v1 import V1Hierarchy
 from headway.agent.cgroups_v2 import V2Hierarchy
 from headway.agent.group import Hierarchy
@@ -67,13 +67,15 @@ def _is_ours_alone(path: str) -> bool:
 def device_of(path: str) -> str:
     """`major:minor` of the disk that holds a folder, for the throttles; empty when it is no block device."""
     number = os.stat(path).st_dev
-    major, minor = os.major(number), os.minor(number)
-    base = f"/sys/dev/block/{major}:{minor}"
+    base = f"/sys/dev/block/{os.major(number)}:{os.minor(number)}"
+    if (told := walls.file_system(path)) is not None:  # btrfs gives each subvolume a number of its own
+        disks = folders(f"{told}/devices")
+        base = f"{told}/devices/{disks[0]}" if len(disks) == 1 else ""
     if not os.path.exists(base):
         return ""
     if os.path.exists(f"{base}/partition"):  # throttles count on the whole disk
         return read(f"{os.path.dirname(os.path.realpath(base))}/dev").strip()
-    return f"{major}:{minor}"
+    return read(f"{base}/dev").strip()
 
 
 def disk_of(path: str) -> str:

@@ -1,6 +1,6 @@
 """When to look at what a task has written into its own folders (G3). Run by the process of disk_watch.
 
-Kernels can count a folder's bytes only where the file system has project quotas, which few have. So somebody looks: when next, follows
+Few file systems let the kernel hold a folder's bytes (walls). On the others somebody looks: when next, follows
 from the room that is left and the speed at which memory takes writes. Close to its limit a task is held (disk_hold): then it can write only
 between two looks, and these may take long. Where a folder has so many entries that looking takes long, only what is new in it is counted,
 and what its processes say they wrote, until these together could be too much.
@@ -27,6 +27,7 @@ MARGIN = 0.01  # of the limit: what may be written between two looks when there 
 SPARE = 0.02  # the same of one that does not write: it is not held where this is as much as is written while a look is late
 SHORTEST_S, LONGEST_S = 0.0002, 0.1
 SLOW, SLOW_S = 64 * 2**20, 0.001  # one that writes less than this a second is not looked at more often: it may live close to its limit
+WALLED_S = 0.03  # between two looks at one that cannot get away
 DEAR_S = 0.002  # a look that takes longer is not taken every time
 FEW = 1000  # entries: with no more, a look at a fast writer is never too dear: what processes say they wrote is behind by a MiB for each
 PART = 0.1  # of the time may go into dear looks, and into looks at one that is held and does not write
@@ -47,9 +48,14 @@ class Watched:
         pids: Callable[[], list[int]],
         threads: Callable[[], list[int]] = list,
         clock: Callable[[], float | None] = lambda: None,
+        *,
+        walled: bool = False,
     ) -> None:
-        """`clock`: the seconds of CPU that its processes have used, if somebody counts them."""
-        self.folders, self.limit, self.pids, self.threads, self.clock = folders, limit, pids, threads, clock
+        """`clock`: the seconds of CPU that its processes have used, if somebody counts them.
+
+        Walled: the kernel lets it write no more than a little beyond its limit (walls), so it is not held, and a look may come late.
+        """
+        self.folders, self.limit, self.pids, self.threads, self.clock, self.walled = folders, limit, pids, threads, clock, walled
         self.used = 0  # at the last count
         self.looked = time.monotonic()  # when that was
         self.fast_at = 0.0  # when it was a fast writer last
@@ -94,6 +100,8 @@ class Watched:
 
     def is_near(self, room: int, *, fast: bool) -> bool:
         """Whether it could reach its limit before we come back, were we late."""
+        if self.walled:
+            return False
         if not fast:
             return room < min(self.limit // NEAR_PART, NEAR if self.dear else NEAR - self.limit * SPARE)
         return room < (max(NEAR, self.making * LOOKS * self.took) if self.dear else NEAR)
@@ -171,6 +179,8 @@ def _time(watched: Watched, ran: float | None, now: float) -> float:
 
 
 def _pause(watched: Watched) -> float:
+    if watched.walled:
+        return max(WALLED_S, watched.took / PART)
     least = SHORTEST_S
     if watched.slow:  # it may stay close to its limit for long
         least = SLOW_S if watched.hold is None or watched.dear else min(SLOW_S, watched.took / PART)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 import time
 
 ENTRY = 4096  # every file costs at least a block, or its inode does
@@ -26,10 +27,10 @@ class Seen:
         self.round: list[tuple[str, str]] = []  # folder and name of those that are looked at again, one part after another
 
 
-def count(folders: tuple[str, ...], limit: int) -> Seen:
-    """Bytes on disk below the folders; stops counting once it is clear that they are too many."""
+def count(folders: tuple[str, ...], limit: int, *, most: int = sys.maxsize) -> Seen:
+    """Bytes on disk below the folders; stops counting once it is clear that they are too many, or after so many entries."""
     seen = Seen()
-    _count(seen, list(folders), limit)
+    _count(seen, list(folders), limit, most)
     return seen
 
 
@@ -78,8 +79,8 @@ def unchanged(seen: Seen) -> bool:
     return all(changed and _changed(where) == changed for where, changed in seen.changed.items())
 
 
-def _count(seen: Seen, left: list[str], limit: int) -> None:
-    while left and seen.total <= 2 * limit + ENTRY:
+def _count(seen: Seen, left: list[str], limit: int, most: int = sys.maxsize) -> None:
+    while left and seen.total <= 2 * limit + ENTRY and seen.entries < most:
         where = left.pop()
         known: dict[str, int] = {}
         try:
@@ -87,6 +88,8 @@ def _count(seen: Seen, left: list[str], limit: int) -> None:
             with os.scandir(where) as entries:
                 for entry in entries:
                     _add_found(seen, known, entry.name, entry.stat(follow_symlinks=False), where, left)
+                    if seen.entries >= most:
+                        break
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
                 seen.total = limit + 1  # nested deeper than anyone can look: that is a way to hide

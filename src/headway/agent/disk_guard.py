@@ -159,7 +159,7 @@ class Guard:
     def _look_on_blindly(self, watched: Watched, began: float) -> int:
         """By the time alone: whatever we ask its processes, we might have to wait with the look."""
         room = min(watched.room, watched.limit - watched.seen.total - watched.hidden) - FASTEST * (time.monotonic() - began)
-        if room <= 0 and watched.hold is None:
+        if room <= 0 and watched.hold is None and not watched.walled:
             self._hold(watched)
         return max(int(room), 0)
 

@@ -38,10 +38,13 @@ AGAIN_S = 0.002  # between two looks for processes of a task that has to end
 Watches = dict[int, tuple[int, Watched]]  # by number: the offset of its entry, and what is watched
 
 
-def message(number: int, at: int, limit: int, processes: str, ours: int, clock: str, folders: tuple[str, ...]) -> bytes:
+def message(
+    number: int, at: int, limit: int, processes: str, ours: int, clock: str, folders: tuple[str, ...], *, walled: bool = False
+) -> bytes:
     """`processes`: the folder of their group, in which so many threads are ours, or the only process that is known. `clock`: the file that
     says how much of the CPU the group has used, or nothing."""
-    return "\0".join((str(number), str(at), str(limit), processes, str(ours), clock or NO_CLOCK, *folders)).encode(errors="surrogateescape")
+    fields = (str(number), str(at), str(limit), processes, str(ours), clock or NO_CLOCK, str(int(walled)), *folders)
+    return "\0".join(fields).encode(errors="surrogateescape")
 
 
 def main() -> None:
@@ -196,7 +199,8 @@ def _end(number: int, at: int, watched: Watched, shared: mmap.mmap) -> None:
 
 
 def _watch(said: bytes, supervisor: int) -> tuple[int, int, Watched]:
-    number, at, limit, processes, ours, clock, *folders = said.decode(errors="surrogateescape").split("\0")
+    number, at, limit, processes, ours, clock, walled, *folders = said.decode(errors="surrogateescape").split("\0")
     clock = "" if clock == NO_CLOCK else clock
     group = Group(processes, int(ours), clock, supervisor) if processes.startswith("/") else One(int(processes))
-    return int(number), int(at), Watched(tuple(folders), int(limit), group.pids, group.threads, group.clock)
+    watched = Watched(tuple(folders), int(limit), group.pids, group.threads, group.clock, walled=walled == "1")
+    return int(number), int(at), watched

@@ -93,14 +93,14 @@ class DiskWatch:
         finally:
             self.say()  # one that is late hears of them too
 
-    def add(self, folders: tuple[str, ...], limit: int, group: Group | None, pid: int | None) -> Watch:
+    def add(self, folders: tuple[str, ...], limit: int, group: Group | None, pid: int | None, *, walled: bool = False) -> Watch:
         """From the next `say` on. Its processes are those of the group, or the only one that is known."""
         self._made += 1
         processes = group.folder if group is not None else str(pid)
         ours = int(group is not None and group.place is None)  # a thread that stands inside
         clock = group.clock if group is not None else ""
         at = self._free.pop()
-        said = message(self._made, at, limit, processes, ours, clock, folders)
+        said = message(self._made, at, limit, processes, ours, clock, folders, walled=walled)
         watch = Watch(self._shared, self._made, at, folders, limit, said)
         self._watches[watch.number] = watch
         ENTRY.pack_into(self._shared, watch.at, watch.number, 0, 0, 0, 0)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from headway.agent import tree, watcher
 from headway.agent.clock import boottime, wall_ms
-from headway.agent.disk_count import count
 from headway.agent.group import Limits, Used
 from headway.agent.interpreters import NotStartable
 from headway.agent.loop import Loop
@@ -433,16 +432,16 @@ def _excess(used: Used, place: Place) -> Excess | None:
 
 
 def _disk_excess(place: Place, status: int) -> Excess | None:
-    """Ended by the watch, or by the kernel because one file became too large."""
+    """Ended by the watch, or by the kernel because one file became too large, or by itself at the wall behind its limit."""
     disk = place.disk
     assert disk is not None
-    too_large = exit_code(status, isolated=place.isolated) == -signal.SIGXFSZ
-    if not disk.over and not too_large and not place.isolated:
+    ended = disk.over or exit_code(status, isolated=place.isolated) == -signal.SIGXFSZ
+    if not ended and not place.isolated and not place.scratch.at_wall(place.dir):
         return None
-    used = count(disk.folders, disk.limit).total
-    if not disk.over and not too_large and used < disk.limit:  # it may also have been told by the kernel, and given up by itself
+    used = place.on_disk()
+    if not ended and used < disk.limit:  # it may also have been told by the kernel, and given up by itself
         return None
-    return Excess("disk", max(used, disk.used, disk.limit), disk.limit)
+    return Excess("disk", max(used, disk.limit), disk.limit)
 
 
 def _peak(usage: Counts) -> int | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-LINK = 1  # rises with every change that a process of the same agent, started from the code of before, would misread: also of what is said
+LINK = 2  # rises with every change that a process of the same agent, started from the code of before, would misread: also of what is said
 # to runners, preparations and launchers, which a supervisor starts from the code that is installed then
 _LENGTH = struct.Struct("<I")
 READ = 256 * 1024

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headway.agent import cgroups, sandbox
+from headway.agent.disk_count import count
 from headway.agent.disk_watch import DiskWatch, Watch
 from headway.agent.forsaken import note_owner
 from headway.agent.group import KILL_S, Limits
@@ -23,6 +24,7 @@ from headway.domain.task import Definition
 
 SCRATCH = "scratch"  # the folder of folders for attempts
 OWN_PROCESSES = 3  # of the sandbox itself
+LOOKED_AT = 1000  # entries: some 10 ms of the supervisor, and nobody may hold it up for longer
 GATE_MEMORY = 32 * 2**20  # of the process that connects it to granted places
 
 
@@ -42,6 +44,12 @@ class Place:
     own: int = 0  # memory of a runner that its function is not charged for
     look_at: float = 0.0  # when to look again what that is
     memory: int = -1  # the descriptor that tells, of a runner that is one process
+
+    def on_disk(self) -> int:
+        """What an attempt has in its folders at its end: at least so much, where there are very many files."""
+        assert self.disk is not None
+        counted = count(self.disk.folders, self.disk.limit, most=LOOKED_AT).total
+        return self.scratch.at_most(self.dir, max(counted, self.disk.used, self.scratch.at_wall(self.dir)))
 
 
 class Places:
@@ -121,7 +129,8 @@ class Places:
         group = place.slot.group if place.slot is not None else None
         if place.disk is None and place.disk_limit and (group is not None or pid is not None):
             folders = (place.dir, place.scratch.tmp_of(place.dir)) if place.isolated else (place.dir,)
-            place.disk = self.disk_watch.add(folders, place.disk_limit, group, pid)
+            walled = place.scratch.wall(place.dir, place.disk_limit)
+            place.disk = self.disk_watch.add(folders, place.disk_limit, group, pid, walled=walled)
 
     def give_back(self, place: Place, patience_s: float = KILL_S) -> None:
         """Its first process has ended. Whatever else is in there ends now."""

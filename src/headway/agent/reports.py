@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import struct
 from collections import deque
 from collections.abc import Iterable
@@ -9,14 +11,17 @@ from typing import Any
 
 import msgspec
 
+from headway.agent.excess import OUTCOMES, said
 from headway.agent.link import Part, Report
 from headway.agent.masking import Words
 from headway.domain.lifecycle import Outcome
-from headway.wire.exchange import ErrorInfo, Exchange, Finished, Progress, Ref, encode_msgpack
+from headway.wire.exchange import ErrorInfo, Excess, Exchange, Finished, Progress, Ref, encode_msgpack
 
 ENDS = ("finished", "returned")
 REMEMBERED = 20_000  # attempts whose end is kept after a server has answered it: a database that fails over may lose what it had
 REMEMBERED_BYTES = 2**21
+NO_MORE = (errno.EFBIG, errno.EDQUOT)  # what the kernel answers at a limit of one file, and of a folder (walls)
+_NO_MORE = [word for number in NO_MORE for word in (os.strerror(number), errno.errorcode[number])]  # as languages tell of it
 _ARRAY32 = struct.Struct(">BI")
 _MAP16 = struct.Struct(">BH")
 
@@ -50,6 +55,28 @@ def without_secrets(encoded: bytes, count: int, words: Words) -> bytes:
         if end.error is not None:
             end.error = _masked(end.error, words)
     return items(ends)
+
+
+def tells_of_full(encoded: bytes) -> bool:
+    """Whether one of these ends could be for the disk limit."""
+    return any(word.encode() in encoded for word in _NO_MORE)
+
+
+def of_full(encoded: bytes, count: int, excess: Excess) -> bytes:
+    """The same ends, of functions in a folder that takes no more: those that failed for that did so for their limit."""
+    ends = [msgspec.convert(row, Finished) for row in rows(encoded, count)]
+    for end in ends:
+        if end.outcome == Outcome.ERROR and any(word in (end.error or "") for word in _NO_MORE):
+            end.outcome = OUTCOMES[excess.what]
+            end.error = error_text(ErrorInfo(*said(excess), _traceback(end.error), excess))
+    return items(ends)
+
+
+def _traceback(error: str | None) -> str:
+    try:
+        return msgspec.json.decode(error or "", type=ErrorInfo).traceback
+    except msgspec.DecodeError:  # of a runner that says what it likes
+        return ""
 
 
 def _masked(error: str, words: Words) -> str:

@@ -31,7 +31,7 @@ import msgspec
 from headway.agent import tree
 from headway.agent.functions import Function, NotFound
 from headway.agent.link import READ, SHARED_FD, SOCKET_FD, Frames, frame
-from headway.agent.reports import error_text, items
+from headway.agent.reports import NO_MORE, error_text, items
 from headway.client import context
 from headway.domain.lifecycle import Outcome
 from headway.wire.exchange import ErrorInfo, Finished, Order, possible
@@ -68,6 +68,7 @@ class Runner:
         self.first_rss = 0
         self.flushes = 0
         self.tired = False
+        self.full = False  # its folder takes no more
         self.flushed_at = self.last_end = _clock(_BOOTTIME)
         self.wall_offset = time.time_ns() - _clock(_BOOTTIME)
         self.imported_ns = 0  # of the running call: not part of what the function takes
@@ -95,22 +96,28 @@ class Runner:
                 self.functions.pop(definition, None)  # it may come with another environment
             self.todo.extend(message[2])
             self.wake.put(True)
+            if self.full:
+                self.give_back()
         elif kind == "nudge":
             self.flush()
         elif kind == "back":
-            count = 0
-            while self.todo:
-                try:
-                    self.todo.pop()
-                except IndexError:  # the main thread took the last one meanwhile
-                    break
-                count += 1
-            self.flush()
-            self.send(["back", count])
+            self.give_back()
         elif kind == "token":
             self.places.put((message[1], message[2], message[3]))
         elif kind == "stop":
             self.wake.put(False)
+
+    def give_back(self) -> None:
+        """What has not begun is for others."""
+        count = 0
+        while self.todo:
+            try:
+                self.todo.pop()
+            except IndexError:  # the other thread took the last one meanwhile
+                break
+            count += 1
+        self.flush()
+        self.send(["back", count])
 
     # --- the main thread
 
@@ -174,6 +181,9 @@ class Runner:
             self.done.append(Finished(task, attempt, Outcome.SUSPENDED, started_ms, ended_ms, waits=possible(pause.waits)))
         elif failure is not None:
             self.done.append(_failed(task, attempt, started_ms, ended_ms, failure))
+            if isinstance(failure, OSError) and failure.errno in NO_MORE:
+                self.full = self.tired = True  # the next ones would find no room either
+                self.give_back()
         elif spent > LONG_NS:
             self.done.append((task, attempt, 0, started_ms, ended_ms, result, None, None, self.cpu_ms(), self.max_memory()))
         else:

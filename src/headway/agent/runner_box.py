@@ -155,8 +155,8 @@ class RunnerBoxes:
             os.close(place.memory)
             place.memory = -1
         excess = None
-        if place.disk is not None and place.disk.over:
-            excess = Excess("disk", max(place.disk.used, place.disk.limit), place.disk.limit)
+        if place.disk is not None and (place.disk.over or place.scratch.at_wall(place.dir)):
+            excess = Excess("disk", max(place.on_disk(), place.disk.limit), place.disk.limit)
         elif place.slot is not None:
             used, limits = place.slot.used(), place.limits
             if used.kills:

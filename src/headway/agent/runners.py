@@ -25,7 +25,7 @@ from headway.agent.masking import Words, words_of
 from headway.agent.output import STDERR, STDOUT, Capture
 from headway.agent.places import Place
 from headway.agent.process import LAST_WORDS, read_available
-from headway.agent.reports import Outbox, rows, without_secrets
+from headway.agent.reports import Outbox, of_full, rows, tells_of_full, without_secrets
 from headway.agent.runner_box import RunnerBoxes
 from headway.agent.signals import BatchNotGiven, RunnerDid, RunnerEnded, RunnerGaveBack, RunnerReady, Stimulus
 from headway.agent.spawn import close_all, pipes
@@ -36,7 +36,7 @@ from headway.agent.warm import runner_command
 from headway.domain.isolation import ISOLATED
 from headway.domain.task import Definition
 from headway.logs import log
-from headway.wire.exchange import Order, Progress
+from headway.wire.exchange import Excess, Order, Progress
 
 _TWO = struct.Struct("qq")
 _decode = msgspec.msgpack.Decoder().decode
@@ -282,6 +282,9 @@ class Runners:
             if output or runner.captures or runner.logged:
                 self._printed(runner, output)
                 self._close_captures(runner, items, count)
+            disk = runner.place.disk
+            if disk is not None and tells_of_full(items) and (held := runner.place.on_disk()) >= disk.limit:
+                items, tired = of_full(items, count, Excess("disk", held, disk.limit)), True  # the next one starts in an empty folder
             self._outbox.add_encoded("finished", count, without_secrets(items, count, runner.words) if runner.secrets else items)
             self._handle(RunnerDid(number, count, busy_ns / 1e9, last_ns / 1e9, tired, now))
         elif kind == "said":

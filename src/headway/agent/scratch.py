@@ -4,7 +4,7 @@ Making and removing two folders costs 300-900 µs of journalled file system for 
 program. An attempt gets a clean one and leaves it; what it wrote there is removed before the next attempt sees it.
 One in which nothing was changed, which its change time tells, needs no look at what is in it.
 A folder with very much in it, or nested too deep, is put aside and removed by a process of its own: the supervisor must
-not be held up by what a task left behind.
+not be held up by what a task left behind. Where the kernel can build walls around them (walls.py), it removes such a one by itself.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import shutil
 import stat
 import time
 
+from headway.agent import walls
 from headway.logs import log
 
 CHECKPOINT = "checkpoint"
@@ -35,6 +36,7 @@ class Scratch:
         remove(root)
         os.makedirs(root, mode=0o711 if isolated else 0o700)
         self.root, self._isolated = root, isolated
+        self._walls = walls.below(root)
         self._free: list[str] = []
         self._stamps: dict[str, list[Stamp]] = {}  # of a folder's parts, when they were last seen empty
         self._made = 0
@@ -48,6 +50,8 @@ class Scratch:
             os.lstat(path)
         except FileNotFoundError:
             raise OSError(errno.EIO, f"the folder {self.root} was removed") from None
+        if self._walls is not None:
+            self._walls.lift(self._whole(path))
         if uid is not None:
             for folder in self._folders(path):
                 os.chown(folder, uid, uid, follow_symlinks=False)
@@ -55,6 +59,18 @@ class Scratch:
         elif any(stamp[-1] > time.time_ns() - SETTLED_NS for stamp in self._stamps.get(path, ())):
             del self._stamps[path]
         return path
+
+    def wall(self, path: str, limit: int) -> bool:
+        """Whether the kernel refuses now what is written into it far beyond `limit`."""
+        return self._walls is not None and self._walls.build(self._whole(path), limit)
+
+    def at_wall(self, path: str) -> int:
+        """What its attempt had written when the kernel refused more, if that was lately; else 0."""
+        return self._walls.reached(self._whole(path)) if self._walls is not None else 0
+
+    def at_most(self, path: str, size: int) -> int:
+        """What is counted there, where no more than its wall can be."""
+        return self._walls.at_most(self._whole(path), size) if self._walls is not None else size
 
     def untouched(self, path: str) -> bool:
         """Whether nothing was put into it since it was taken, as far as that can be said without a look at what is in it."""
@@ -68,9 +84,10 @@ class Scratch:
             if len(self._free) < KEPT and [_stamp(folder) for folder in folders] == self._stamps.get(path):
                 self._free.append(path)
                 return
-            for folder in folders:
+            clean = self._walls is None or self._walls.clean(self._whole(path))
+            for folder in folders if clean else ():
                 budget = _empty(folder, budget, keep=CHECKPOINT if folder == path else "")
-            if budget > 0 and len(self._free) < KEPT:
+            if clean and budget > 0 and len(self._free) < KEPT:
                 self._stamps[path] = [_stamp(folder) for folder in folders]
                 self._free.append(path)
                 return
@@ -87,13 +104,21 @@ class Scratch:
     def _make(self) -> str:
         self._made += 1
         path = f"{self.root}/{self._made}"
-        if self._isolated:
+        if self._walls is not None:
+            self._walls.make(path, 0o711 if self._isolated else 0o700)
+        elif self._isolated:
             os.mkdir(path, 0o711)
+        if self._isolated:
             os.mkdir(f"{path}/{TMP}", 0o700)
             path = f"{path}/work"
-        os.mkdir(path, 0o700)
+        if self._isolated or self._walls is None:
+            os.mkdir(path, 0o700)
         os.mkdir(f"{path}/{CHECKPOINT}", 0o700)
         return path
+
+    def _whole(self, path: str) -> str:
+        """With the /tmp beside it."""
+        return os.path.dirname(path) if self._isolated else path
 
     def _folders(self, path: str) -> list[str]:
         """Everything of it that the attempt may write into."""
@@ -103,7 +128,9 @@ class Scratch:
     def _put_aside(self, path: str) -> None:
         """Where no process can be had now, it goes with the next, or with all of us."""
         self._stamps.pop(path, None)
-        self._aside.append(os.path.dirname(path) if self._isolated else path)
+        if self._walls is not None and self._walls.remove(self._whole(path)):
+            return
+        self._aside.append(self._whole(path))
         while self._aside:
             try:
                 self.removers.add(_start_removing(self._aside[-1]))

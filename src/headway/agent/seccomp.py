@@ -1,6 +1,6 @@
 """The filter of system calls for isolated tasks, as a BPF program built here (H11).
 
-A call in DENIED answers EPERM; `clone` with a namespace flag, sockets of unusual families and two terminal ioctls do too; `clone3` answers
+A call in DENIED answers EPERM; `clone` with a namespace flag, sockets of unusual families and six ioctls do too; `clone3` answers
 ENOSYS, so that C libraries fall back to `clone`, whose flags can be seen. Reserving blocks (`fallocate`, and three ioctls) answers
 EOPNOTSUPP, so that C libraries write instead: a reservation fills any disk at once, before somebody could look. A program of another
 architecture, or of the x32 interface, is killed. docs/security.md lists the calls; a test makes each of them.
@@ -86,6 +86,8 @@ CLONE, CLONE3, SOCKET, IOCTL, PERSONALITY, FALLOCATE = (56, 220), (435, 435), (4
 NAMESPACE_FLAGS = 0x0002_0000 | 0x0200_0000 | 0x0400_0000 | 0x0800_0000 | 0x1000_0000 | 0x2000_0000 | 0x4000_0000
 FAMILIES = (1, 2, 10, 16)  # UNIX, INET, INET6, NETLINK: what programs use
 TERMINAL_IOCTLS = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX type into the terminal of whoever looks
+# BTRFS_IOC_SNAP_CREATE, SUBVOL_CREATE and those of version 2: what is in a subvolume is outside the wall around a task's folders (walls).
+SUBVOLUME_IOCTLS = (0x5000_9401, 0x5000_940E, 0x5000_9417, 0x5000_9418)
 RESERVING_IOCTLS = (0x4030_5828, 0x4030_582A, 0x4030_5839)  # FS_IOC_RESVSP, FS_IOC_RESVSP64, FS_IOC_ZERO_RANGE
 FREEING_MODES = 0x02 | 0x08  # FALLOC_FL_PUNCH_HOLE, FALLOC_FL_COLLAPSE_RANGE
 PERSONALITIES = (0, 0xFFFF_FFFF)
@@ -123,8 +125,8 @@ def program(denied_errno: int = errno.EPERM) -> bytes:
     lines += _block(PERSONALITY[column], [first, *_unless(PERSONALITIES, deny, allow)])
     unsupported = (_RETURN, 0, 0, _ERRNO | errno.EOPNOTSUPP)
     lines += _block(FALLOCATE[column], [second, (_ANY_BIT, 0, 1, FREEING_MODES), allow, unsupported])
-    terminal = _unless(TERMINAL_IOCTLS, allow, deny)[:-1]
-    lines += _block(IOCTL[column], [second, *terminal, *_unless(RESERVING_IOCTLS, allow, unsupported)])
+    refused = _unless((*TERMINAL_IOCTLS, *SUBVOLUME_IOCTLS), allow, deny)[:-1]
+    lines += _block(IOCTL[column], [second, *refused, *_unless(RESERVING_IOCTLS, allow, unsupported)])
     lines.append(allow)
     return b"".join(struct.pack("=HBBI", *line) for line in lines)
 

@@ -26,7 +26,7 @@ def enforced(settings: Settings) -> Iterator[Check]:
     yield _limits(there)
     if there is not None:
         yield _starts()
-    yield _disk()
+    yield _disk(settings)
     yield _sandbox(settings)
     yield _users()
 
@@ -58,13 +58,20 @@ def _starts() -> Check:
     return Check("starts", "warn", "programs are started by Python: a fifth fewer a second", todo)
 
 
-def _disk() -> Check:
-    """Whether the watch on disks may be urgent: tried in a thread, which has a policy of its own."""
+def _disk(settings: Settings) -> Check:
+    """Whether the kernel can hold it, or the watch on disks may be urgent: tried in a thread, which has a policy of its own."""
     from concurrent.futures import ThreadPoolExecutor
 
     from headway.agent.disk_hold import hurry
+    from headway.agent.places import box_folder
+    from headway.agent.walls import below
 
-    found = "by a watch on the task's folder; single files of isolated tasks also by RLIMIT_FSIZE"
+    folders = {"tasks": settings.data_dir, "isolated tasks": os.path.dirname(box_folder(settings.sandbox_dir, settings.data_dir, ""))}
+    walled = [who for who, folder in folders.items() if below(folder) is not None]
+    if len(walled) == len(folders):
+        return Check("disk limit", "ok", "by the kernel (btrfs quotas), 5 % behind the limit, and a watch before that")
+    of = f"; of {walled[0]} also by the kernel (btrfs quotas)" if walled else ""
+    found = f"by a watch on the task's folder; single files of isolated tasks also by RLIMIT_FSIZE{of}"
     with ThreadPoolExecutor(1) as thread:
         if thread.submit(hurry).result():
             return Check("disk limit", "ok", found)
