@@ -31,6 +31,7 @@ import install  # noqa: E402  (the folder is no package: its programs run in two
 import services  # noqa: E402
 
 US, PLAIN = "headway", "headway-plain"
+CELERY = {"celery": 2, "celery_prefork": 1}  # workers
 FIGURE = {US: "end_to_end_per_s", PLAIN: "plain_per_s"}
 LONGER = 6  # a long round beside a usual one
 
@@ -56,7 +57,7 @@ class Contender:
 
 def main() -> int:
     options = _options()
-    wanted = options.only.split(",") if options.only else [US, PLAIN, "celery", "pgqueuer", "procrastinate"]
+    wanted = options.only.split(",") if options.only else [US, PLAIN, *CELERY, "pgqueuer", "procrastinate"]
     with tempfile.TemporaryDirectory(prefix="headway-peers-") as folder, _contenders(wanted, Path(folder), long=options.long) as field_:
         for round_ in range(options.rounds):
             for contender in field_:
@@ -71,7 +72,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--long", action="store_true", help="rounds of some twelve seconds instead of two, for everybody")
-    parser.add_argument("--only", help="names, comma-separated: headway, headway-plain, celery, pgqueuer, procrastinate")
+    parser.add_argument("--only", help="names, comma-separated: headway, headway-plain, celery, celery_prefork, pgqueuer, procrastinate")
     return parser.parse_args()
 
 
@@ -92,13 +93,16 @@ def _contenders(wanted: list[str], folder: Path, *, long: bool) -> Iterator[list
             for name, tasks in (("pgqueuer", 40_000 * times), ("procrastinate", 2_000 * times)):
                 if name in wanted:
                     found.append(Contender(name, tasks, "yes, no results", _race(python, name, dsn, tasks)))
-        if "celery" in wanted:
+        if CELERY.keys() & set(wanted):
             program = install.redis_server()
             if program is None:
                 print("celery is left out: there is no redis-server, and only root can install one", file=sys.stderr)
             else:
                 where = stores.enter_context(services.redis(program, folder))
-                found.append(Contender("celery", 2_500 * times, "no", _race(python, "celery", where, 2_500 * times)))
+                for name, workers in CELERY.items():
+                    if name in wanted:
+                        race = [*_race(python, name, where, 2_500 * times), "--workers", str(workers)]
+                        found.append(Contender(name, 2_500 * times, "no", race))
         yield found
 
 

@@ -14,6 +14,7 @@ import race
 import redis.asyncio
 from celery import Celery
 
+QUIET = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
 BROKER_DB, RESULT_DB = 0, 1  # apart, so that DBSIZE of the second is the number of finished tasks
 
 
@@ -66,8 +67,7 @@ class OnCelery:
 
 
 def work(where: str) -> None:
-    options = ["--without-gossip", "--without-mingle", "--without-heartbeat", "-n", f"worker{os.getpid()}@%h"]
-    app(where).worker_main(["worker", "-P", "solo", "-l", "ERROR", *options])
+    app(where).worker_main(["worker", "-P", "solo", "-l", "ERROR", *QUIET, "-n", f"worker{os.getpid()}@%h"])
 
 
 if __name__ == "__main__":
