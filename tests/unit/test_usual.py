@@ -150,6 +150,9 @@ async def test_long_texts_and_more_of_them_than_are_kept_fill_no_memory(monkeypa
     for first in range(0, 100, 5):
         await read(reader, msgspec.json.encode([{"command": ["true", str(first + n)]} for n in range(5)]))
         assert len(reader._usual._known[1]) <= 15
+    before = len(reader._usual._known[1])
+    await read(reader, msgspec.json.encode([{"command": ["true", f"of many {n}"]} for n in range(11)]))
+    assert len(reader._usual._known[1]) == before  # 200,000 of one list were 200 MB
 
 
 async def test_too_many_tasks_are_too_many(monkeypatch):

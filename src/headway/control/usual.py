@@ -77,10 +77,15 @@ class Usual:
         """What they turned out to be; `edition`: when that was begun to be looked up."""
         if edition != self.edition:
             return
+        new: dict[bytes, Interned] = {}
+        for spec, interned in zip(specs, found, strict=True):
+            if len(text := spec.text()) <= LONGEST:
+                new[text] = interned
+            if len(new) > KEPT:
+                return  # a list like no other: it would take the place of those that are
         if self._count > KEPT:
             self._known, self._count = {}, 0
         known = self._known.setdefault(tenant, {})
         before = len(known)
-        texts = (spec.text() for spec in specs)
-        known.update((text, interned) for text, interned in zip(texts, found, strict=True) if len(text) <= LONGEST)
+        known.update(new)
         self._count += len(known) - before
