@@ -346,11 +346,12 @@ def test_an_agent_whose_exchange_side_is_away_when_it_is_asked_to_end_ends(agent
     until(lambda: not marked_processes(agent), seconds=60, what="the agent ends")
 
 
+@pytest.mark.parametrize("asked", ["supervisor", "exchange side"])
 def test_an_agent_that_was_asked_to_end_ends_though_its_exchange_side_is_killed_meanwhile(
-    server: ScriptedServer, agent: AgentProcess, tmp_path: Path
+    server: ScriptedServer, agent: AgentProcess, tmp_path: Path, asked: str
 ) -> None:
     ref, _, go = start_program(server, tmp_path)
-    os.kill(agent.supervisor(), signal.SIGTERM)
+    os.kill(agent.supervisor() if asked == "supervisor" else agent.pid, signal.SIGTERM)
     server.wait(lambda: server.heartbeats[-1].trouble)
     os.kill(agent.pid, signal.SIGKILL)
     agent.process.wait()

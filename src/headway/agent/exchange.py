@@ -145,6 +145,8 @@ class ExchangeSide:
         """Take nothing new and give back what has not begun. The servers hear of it first: for as long as they do not know, each order
         that is given back is leased to this node again at once (230 times a second). One that does not answer is not waited for."""
         self._ending = True
+        if self._server_drains is not None:
+            self._tell_drain()  # only that we end
         self._beat_soon.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.terms.fence_s / 2):
@@ -158,7 +160,7 @@ class ExchangeSide:
         return ENDING if self._ending else self._found
 
     def _tell_drain(self) -> None:
-        self.link.send(Drain(self.draining or bool(self._server_drains) or bool(self._found)))
+        self.link.send(Drain(self.draining or bool(self._server_drains) or bool(self._found), int(self._ending)))
 
     def _look(self) -> None:
         """Whether this machine is fit for tasks. It says so when that changes, and with every heartbeat."""

@@ -149,6 +149,7 @@ class Drain(msgspec.Struct, array_like=True, tag="drain"):
     """Give back what has not begun and take nothing new; or take again."""
 
     on: bool
+    asked: int = 0  # how often the exchange side itself was asked to end: the next one goes on with that
 
 
 class EndAll(msgspec.Struct, array_like=True, tag="end"):

@@ -164,7 +164,7 @@ class Supervisor:
             Answer: self._answer,
             Lost: self._lost,
             Reported: self._reported,
-            Drain: lambda message: self.handle(DrainAsked(message.on, boottime())),
+            Drain: self._drain,
             EndAll: lambda message: self.handle(EndAllAsked(message.grace_s, boottime())),
             Quit: lambda message: self._quit(),
         }
@@ -428,6 +428,10 @@ class Supervisor:
             self.handle(OrdersArrived(answer.orders, answer.definitions, answer.cancels, boottime(), answer.controls))
         taken = self._taken or Take([], [])
         self.uplink.send(Taken(message.number, encode_msgpack(taken.refs), taken.unknown))
+
+    def _drain(self, message: Drain) -> None:
+        self._asked = max(self._asked, message.asked)  # most are asked there: it is the process that was started
+        self.handle(DrainAsked(message.on, boottime()))
 
     def _quit(self) -> None:
         self.quitting = True
