@@ -13,6 +13,7 @@ from hypothesis import strategies as some
 from headway.control import draft as drafts_
 from headway.control import usual as usual_
 from headway.control.draft import Draft, Drafts
+from headway.domain.tenant import Terms
 from headway.errors import HeadwayError, InvalidInput
 
 RESOURCES = ({"cpus": 0.5}, {"cpus": 1, "memory": "64MiB"}, "regular")
@@ -140,6 +141,31 @@ async def test_a_list_that_was_being_read_when_terms_changed_is_not_remembered()
     await read(reader, b'[{"function":"a:b"}]')
     await read(reader, b'[{"function":"a:b"}]')
     assert reader.long == 2
+
+
+@pytest.mark.parametrize("body", [b'[{"function":"a:b"}]', b'{"function":"a:b"}'], ids=["a list", "one"])
+async def test_a_definition_that_was_being_stored_when_terms_changed_is_not_remembered(body):
+    said, defined = Terms(default_cap_s=60.0), []
+    tenants = SimpleNamespace(bus=SimpleNamespace(on_tenants=[]), known=nothing, terms=lambda tenant: said)
+
+    async def stored(tenant: int, wanted: Any) -> Any:
+        nonlocal said
+        defined.extend(wanted if isinstance(wanted, list) else [wanted])
+        if len(defined) == 1:
+            said = Terms(default_cap_s=120.0)
+            for clear in tenants.bus.on_tenants:
+                clear()
+        return [SimpleNamespace(id=one) for one in wanted] if isinstance(wanted, list) else SimpleNamespace(id=wanted)
+
+    contents = SimpleNamespace(checked=nothing, intern=stored)
+    drafts = Drafts(SimpleNamespace(intern_many=stored), tenants, contents)  # type: ignore[arg-type]
+    for _ in range(2):
+        await drafts.read(1, body, ndjson=False, key=None)
+    assert [definition.cap_ms for definition in defined] == [60_000, 120_000]
+
+
+async def nothing(*_: Any) -> bool:
+    return True
 
 
 async def test_long_texts_and_more_of_them_than_are_kept_fill_no_memory(monkeypatch):

@@ -163,6 +163,7 @@ def _short(specs: Sequence[UsualSpec], interned: Sequence[Interned]) -> list[Dra
 class _New:
     """Definitions of a request that are not known yet, by the content of their specs, and the drafts that wait for them."""
 
+    edition: int = 0  # when the first of them was defined
     definitions: dict[bytes, Definition] = field(default_factory=dict)
     drafts: list[tuple[Draft, bytes]] = field(default_factory=list)
 
@@ -222,8 +223,9 @@ class Drafts:
 
     async def _intern(self, tenant: int, spec: TaskSpec) -> Interned:
         await self.tenants.known(tenant)
+        edition = self._usual.edition
         interned = await self.contents.intern(tenant, define(spec, self.tenants.terms(tenant)))
-        self._remember(tenant, _content(spec), interned)
+        self._remember(tenant, _content(spec), interned, edition)
         return interned
 
     async def interned(self, tenant: int, spec: TaskSpec) -> Interned:
@@ -262,6 +264,8 @@ class Drafts:
         content = _content(spec)
         if content not in new.definitions:
             await self.tenants.known(tenant)
+            if not new.definitions:
+                new.edition = self._usual.edition
             definition = define(spec, self.tenants.terms(tenant))
             if not await self.contents.checked(definition):
                 return False
@@ -275,13 +279,15 @@ class Drafts:
         found = await self.definitions.intern_many(tenant, list(new.definitions.values()))
         by_content = dict(zip(new.definitions, found, strict=True))
         for content, interned in by_content.items():
-            self._remember(tenant, content, interned)
+            self._remember(tenant, content, interned, new.edition)
         for draft, content in new.drafts:
             draft.interned = by_content[content]
         new.definitions.clear()
         new.drafts.clear()
 
-    def _remember(self, tenant: int, content: bytes, interned: Interned) -> None:
+    def _remember(self, tenant: int, content: bytes, interned: Interned, edition: int) -> None:
+        if edition != self._usual.edition:
+            return  # the same words mean another task by now
         if len(self._specs) > _SPECS_KEPT:
             self._specs.clear()
         self._specs[(tenant, content)] = interned
