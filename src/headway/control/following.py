@@ -12,6 +12,7 @@ import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from headway.control.bus import Bus
@@ -119,7 +120,7 @@ class Following:
         at = await self._begin(after)
         wake = asyncio.Event()
         self._streams.add(wake)
-        told = 0.0
+        told = -inf  # at once, also on a machine that has just been started
         try:
             while not self._stopping:
                 wake.clear()
