@@ -7,13 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from headway.control import draft as drafts_
 from headway.control import usual as usual_
 from headway.control.draft import Draft, Drafts
-from headway.domain.tenant import Terms
+from headway.domain.task import Definition, encode
+from headway.domain.tenant import STANDARD, Terms
 from headway.errors import HeadwayError, InvalidInput
 
 RESOURCES = ({"cpus": 0.5}, {"cpus": 1, "memory": "64MiB"}, "regular")
@@ -41,7 +42,7 @@ def said(draft: Draft) -> tuple[Any, ...]:
     return (draft.interned.id, draft.input, draft.name, draft.labels, draft.key, draft.at_us, draft.size, draft.edges, list(draft.local))
 
 
-async def read(reader: Reader, body: bytes, tenant: int = 1) -> list[tuple[Any, ...]]:
+async def read(reader: Drafts, body: bytes, tenant: int = 1) -> list[tuple[Any, ...]]:
     drafts, single = await reader.read(tenant, body, ndjson=False, key=None)
     assert not single
     return [said(draft) for draft in drafts]
@@ -73,6 +74,96 @@ def bulks(draw: Any) -> list[dict[str, Any]]:
 async def test_a_list_that_is_read_again_is_what_it_was(tasks):
     reader, body = Reader(), msgspec.json.encode(tasks)
     assert await read(reader, body) == await read(reader, body)
+
+
+USUAL = {  # what a list says as it is written, and each means something
+    "function": ('"a:b"', '"a:\\u0062"', '"c:d"'), "command": ("null", "[]"), "args": ("[]", '["x"]', "[1, 2.5]"),
+    "resources": ("null", '"regular"', '{"cpus": 1}', '{"memory": "64MiB", "cpus": 0.5}'), "attempts": ("1", "3", "4"),
+    "execution_cap": ("null", "60", '"2m"'), "delay_tolerance": ("null", "0", '"1h"'), "queue": ("null", '"q"', '"r"'),
+    "category": ("null", '"urgent"', '"Periodic"'),
+}  # fmt: skip
+NAMES = ('"a"', '"b"', '"c"', '"\\u0061"')
+OTHER = {  # and what seldom stands there, or never should
+    "function": ('"no function"', '""', "null", "5", '"\\ud800"', '"\\u0000:b"', '"\xff:b"'),
+    "command": ('["true"]', '"true"', '["true", "\\u0000"]', "[1]", '""'), "args": ("[18446744073709551616]", "[1e999]", "null"),
+    "resources": ('{"cpus": -1}', '{"cpu": 1}', "[]", '"nothing"'), "attempts": ("3.0", "0", "1e3", "99999999999999999999", "null", "true"),
+    "execution_cap": ("-1", "1e308", '"soon"'), "delay_tolerance": ("1e400",), "queue": ('"a b"', "5"), "category": ('"none"',),
+    "name": ("null", '""', '"a\\u0000"', '"\\udfff"', '"\xff"', "5", f'"{200 * "n"}"', f'"{201 * "n"}"'),
+    "after": ('"z"', '"7"', '"0"', "null", "[]", '["a"]', "7", '{"task": "a"}', '[{"task": "a", "when": "failed"}]'),
+    "input": ("1e999", '"\\ud800"', '"\xff"', '{"a": 1, "a": 2}', "nul", "[" * 2000 + "]" * 2000, "-", "\x01", ""),
+    "labels": ('{"a": "b"}', "{}"), "size": ("1", "-1"), "idempotency_key": ('"k"', "null"), "nmae": ('"a"',),
+}  # fmt: skip
+SPACES = ("", "", "", "", "", "", " ", "\n\t", "\r ", "\xa0", "\x00")
+Task = dict[str, str]
+
+
+@some.composite
+def kinds(draw: Any) -> list[Task]:
+    """What some tasks are, the ones but for one thing what the others are."""
+    first = {key: draw(some.sampled_from(USUAL[key])) for key in draw(some.lists(some.sampled_from(sorted(USUAL)), max_size=3))}
+    first = {"function": '"a:b"', **first}
+    key = draw(some.sampled_from(sorted(USUAL)))
+    return [first, {**first, key: draw(some.sampled_from(USUAL[key]))}]
+
+
+@some.composite
+def lists(draw: Any, kinds: list[Task]) -> list[Task]:
+    """Tasks of these kinds. One of them may say something else besides."""
+    tasks = []
+    for _ in range(draw(some.integers(1, 5))):
+        own = {"name": NAMES, "after": (*(6 * ('""',)), *NAMES), "input": ("null", "[ 1 ]")}
+        said = {key: draw(some.sampled_from(own[key])) for key in draw(some.lists(some.sampled_from(sorted(own)), unique=True))}
+        tasks.append(said | draw(some.sampled_from(kinds)))
+    if draw(some.integers(0, 4)):
+        key, value = draw(some.sampled_from([(key, value) for key, values in OTHER.items() for value in values]))
+        draw(some.sampled_from(tasks))[key] = value
+    return tasks
+
+
+def written(tasks: list[Task], space: str = "") -> bytes:
+    each = ("{" + f",{space}".join(f'"{key}"{space}:{space}{value}' for key, value in task.items()) + "}" for task in tasks)
+    return f"{space}[{space}{f'{space},'.join(each)}]".encode("latin-1")
+
+
+class Definitions:
+    """Numbers that are what was defined."""
+
+    async def intern_many(self, tenant: int, definitions: list[Definition]) -> list[Any]:
+        return [SimpleNamespace(id=encode(definition)) for definition in definitions]
+
+
+def defining() -> Drafts:
+    """All of the long way but the store."""
+    tenants = SimpleNamespace(bus=SimpleNamespace(on_tenants=[]), known=nothing, terms=lambda tenant: STANDARD)
+    return Drafts(Definitions(), tenants, SimpleNamespace(checked=nothing))  # type: ignore[arg-type]
+
+
+async def told(drafts: Drafts, body: bytes) -> Any:
+    try:
+        return await read(drafts, body)
+    except HeadwayError as error:
+        return type(error), error.detail, getattr(error, "field", None), error.hint
+
+
+@settings(max_examples=1000)
+@given(
+    some.data(),
+    some.sampled_from(SPACES),
+    some.lists(some.tuples(some.integers(0, 400), some.integers(0, 1), some.sampled_from(b'"\\{}[],: 0e-u\x00\xff\xed')), max_size=1),
+)
+async def test_whoever_wrote_a_list_it_is_the_same_whatever_is_known(data, space, slips):
+    """Or wrong in the same words. `slips`: of somebody's hand: a byte more, or another."""
+    known = data.draw(kinds())
+    reader = defining()
+    for kind in known:
+        await told(reader, written([kind]))
+    body = written(data.draw(lists(known)), space)
+    for at, instead, byte in slips:
+        at %= len(body) + 1
+        body = body[:at] + bytes([byte]) + body[at + instead :]
+    first = await told(defining(), body)
+    assert await told(reader, body) == first
+    assert await told(reader, body) == first
 
 
 async def test_the_short_way_is_taken_for_other_inputs_of_what_is_known():

@@ -3,6 +3,8 @@
 A list of tasks is read twice as quickly when what they have in common is not taken apart again: its text is compared with what was read
 before, and only what is a task's own (name, input, one dependency) becomes values. Whatever says more, is wrong, or is seen for the first
 time is read as always (control/draft.py), which knows every field and all the words for what is wrong with them.
+
+Of a field that a task says twice the last counts, both ways; what it said first is looked at the long way only.
 """
 
 from __future__ import annotations
