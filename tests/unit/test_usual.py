@@ -166,6 +166,22 @@ async def test_whoever_wrote_a_list_it_is_the_same_whatever_is_known(data, space
     assert await told(reader, body) == first
 
 
+@pytest.mark.parametrize(
+    "body",
+    [b'[{"function":"a:b","input":"\xff"}]', b'{"function":"a:b","input":{"\xff":1}}', b'{"task":{"function":"a:b"},"inputs":[1,"\xff"]}'],
+    ids=["a list", "one", "over inputs"],
+)
+async def test_an_input_that_is_not_utf_8_is_refused_as_anything_else_is(body):
+    """It was stored, and every answer that showed the task was no JSON."""
+    drafts = Reader()
+    await told(drafts, b'[{"function":"a:b"}]')
+    for ndjson in (False, True) if body.startswith(b'{"function') else (False,):
+        with pytest.raises(InvalidInput, match="input: it is not UTF-8: invalid start byte at byte"):
+            await drafts.read(1, body, ndjson=ndjson, key=None)
+    found = await drafts.read(1, body.replace(b"\xff", "é".encode()), ndjson=False, key=None)
+    assert "é".encode() in found[0][-1].input
+
+
 async def test_the_short_way_is_taken_for_other_inputs_of_what_is_known():
     reader = Reader()
     first = [{"function": "a:b", "name": "n", "input": [1]}, {"function": "a:b", "after": "n"}]

@@ -328,6 +328,11 @@ class Drafts:
 def check_input(data: bytes) -> bytes:
     if len(data) > MAX_INPUT:
         raise TooLarge(f"input: {len(data)} bytes are too many", field="input", hint=f"at most {MAX_INPUT}")
+    try:
+        if not data.isascii():
+            data.decode()  # whoever took the request apart passed over the texts of the input
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"input: it is not UTF-8: {error.reason} at byte {error.start}", field="input") from None
     return b"" if data == b"null" else data  # no input and null are the same, and take no room
 
 

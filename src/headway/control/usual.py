@@ -50,6 +50,8 @@ _decode = msgspec.json.Decoder(list[UsualSpec]).decode
 def usual(body: bytes) -> list[UsualSpec] | None:
     """The tasks of such a bulk; None when it is another, or wrong."""
     try:
+        if not body.isascii():
+            body.decode()  # the texts of inputs are not looked at below
         return _decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
