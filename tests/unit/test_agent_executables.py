@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import subprocess
@@ -19,6 +20,7 @@ from headway.domain.task import Definition
 from headway.wire.exchange import Finished, Order
 from tests.support.confined import need_starter
 from tests.support.packages import need
+from tests.support.waiting import until
 from tests.unit.test_agent_spawn import INSTANCE, Node
 
 # Its child traces it, and does not let it go when it ends.
@@ -81,26 +83,48 @@ def end(executables: Executables) -> Finished:
     return finished
 
 
-def test_a_program_whose_pipes_found_no_room_is_ended_and_its_output_says_why(executables: Executables) -> None:
-    start(executables, "/bin/sleep", "600")
+@contextlib.contextmanager
+def no_descriptor_left() -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = [os.open(os.devnull, os.O_RDONLY)]
     while taken[-1] - taken[0] < len(taken) + 20:  # until there is no hole below
         taken.append(os.dup(taken[0]))
         if len(taken) > 200:
             break
-    while not executables.starts.listen_for(1):
-        pass
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 1, hard))
     try:
-        told = come(executables)
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for fd in taken:
             os.close(fd)
+
+
+def test_a_program_whose_pipes_found_no_room_is_ended_and_its_output_says_why(executables: Executables) -> None:
+    start(executables, "/bin/sleep", "600")
+    until(lambda: executables.starts.listen_for(1))
+    with no_descriptor_left():
+        told = come(executables)
     finished = told[0] if told else end(executables)
     assert finished.outcome is Outcome.SIGNAL
     assert "too many open files to read on what this prints" in (finished.error or "")
+
+
+def test_one_that_ended_by_itself_before_its_pipes_found_no_room_ends_nobody_else(executables: Executables) -> None:
+    start(executables, "/bin/sleep", "0.2")
+    until(lambda: executables.starts.listen_for(1))  # it lives, and was handed over
+    [(process, _)] = executables._starting.values()
+    assert process.place is not None
+    assert process.place.slot is not None
+    os.waitid(os.P_PID, int(Path(f"/proc/self/task/{process.place.slot.thread}/children").read_text()), os.WEXITED | os.WNOWAIT)
+    exits = reap()
+    with no_descriptor_left():
+        [finished] = executables.ended(exits)
+        executables.tick(boottime())
+        assert executables._places.waiting  # whether somebody lives there cannot be seen now
+    assert "Too many open files" in (finished.error or "")
+    executables.tick(boottime())
+    assert not executables._places.waiting
 
 
 def test_a_program_that_is_held_by_its_own_tracer_when_it_ends_is_over_when_that_one_is(executables: Executables, tmp_path: Path) -> None:

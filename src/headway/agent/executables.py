@@ -128,7 +128,7 @@ class Executables:
             self._places.watch(process.place, process.pid)
             self._by_pid[process.pid] = self._by_task[process.order.id] = process
             if run is not None and run.lost:
-                os.kill(process.pid, signal.SIGKILL)  # better than by its next word; a group cannot be read now
+                tree.send([process.pid], signal.SIGKILL)  # if it is not gone: better than by its next word; a group cannot be read now
         self._places.disk_watch.say()
         self._early = {pid: (turn, how) for pid, (turn, how) in self._early.items() if not self.starts.over(turn)}
         if gone or self._strays.suspected:
@@ -307,8 +307,7 @@ class Executables:
             usage = self._usage_inside(box.first) or usage
         cpu_ms = round((usage.ru_utime + usage.ru_stime) * 1000)
         memory: int | None = None
-        if place.slot is not None and place.slot.group is not None:
-            used = place.slot.used()
+        if (used := _counted(place)) is not None:
             memory, cpu_ms = used.peak, max(cpu_ms, used.cpu_ms)
             if process.excess is None and status:
                 process.excess = _excess(used, place)
@@ -419,6 +418,16 @@ class Executables:
             self._forget_container(process)
         self._by_pid.clear()
         self._by_task.clear()
+
+
+def _counted(place: Place) -> Used | None:
+    """What the group it ran in says, if there is one, and a descriptor to read it by."""
+    if place.slot is None or place.slot.group is None:
+        return None
+    try:
+        return place.slot.used()
+    except OSError:
+        return None
 
 
 def _excess(used: Used, place: Place) -> Excess | None:

@@ -137,11 +137,9 @@ class Places:
         if place.disk is not None:
             self.disk_watch.remove(place.disk)
             place.disk = None
-        if place.slot is not None and not place.slot.empty:
-            place.slot.kill(patience_s)
-            if not place.slot.empty:  # not dead yet, or dead and not waited for
-                self._limbo.append(place)
-                return
+        if place.slot is not None and not _ended(place.slot, patience_s):
+            self._limbo.append(place)
+            return
         if place.slot is not None:
             self.slots.give_back(place.slot)
         self.ports.give_back(place.ports)
@@ -205,6 +203,18 @@ class Places:
         self.slots.close()
         self.scratch.close()
         remove(self._box_dir)
+
+
+def _ended(slot: Slot, patience_s: float) -> bool:
+    """Whether nothing lives in it, which is ended now. It may not be dead yet, or dead and not waited for; and where no descriptor is left
+    to see it by, it is seen later."""
+    try:
+        if slot.empty:
+            return True
+        slot.kill(patience_s)
+        return slot.empty
+    except OSError:
+        return False
 
 
 def box_folder(asked: str | None, work_dir: str, instance: str) -> str:

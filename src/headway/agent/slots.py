@@ -8,6 +8,7 @@ without limits. Slots are used again and again; a free one with the same limits 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import signal
@@ -125,7 +126,10 @@ class Slots:
     def give_back(self, slot: Slot) -> None:
         """Its task is over and none of its processes lives."""
         if self._count >= KEPT:
-            self._remove(slot)
+            try:
+                self._remove(slot)
+            except OSError:
+                self._spoilt.append(slot)
             return
         self._count += 1
         self._free.setdefault((slot.uid is not None, slot.limits), deque()).append(slot)
@@ -165,6 +169,7 @@ class Slots:
             _start(slot, self.starter, self.before_user)
         except OSError:
             self._give_back_user(slot)
+            self._numbers.append(number)
             raise
         self._slots.add(slot)
         if group is not None:
@@ -216,8 +221,13 @@ def _start(slot: Slot, starter: Starter, before_user: Call = lambda: None) -> No
         starter.discard(address)
 
     before = threading.stack_size(STACK)
-    threading.Thread(target=serve, daemon=True, name=f"slot-{slot.number}").start()
-    threading.stack_size(before)
+    try:
+        threading.Thread(target=serve, daemon=True, name=f"slot-{slot.number}").start()
+    except RuntimeError as error:
+        starter.discard(address)
+        raise OSError(errno.EAGAIN, f"the thread of a slot could not be made: {error}") from error
+    finally:
+        threading.stack_size(before)
     began.acquire()
     if not slot.parted:
         slot.compiled = 0
