@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from headway.agent.niceness import USUAL
 from headway.domain.lifecycle import Outcome
 from headway.domain.resources import Resources
 from tests.hostile.hostile_functions import NONSENSE
@@ -128,7 +129,7 @@ def test_a_runner_that_kept_more_than_the_next_function_may_have_goes_on(server:
 def test_functions_have_no_better_priority_than_programs(server: ScriptedServer) -> None:
     ref = trusted(server, "niceness")
     server.wait(lambda: ref in server.finished)
-    assert server.finished[ref].result == b"0"
+    assert server.finished[ref].result == str(USUAL).encode()
 
 
 def test_a_runner_that_reports_the_task_of_another_is_ended_and_not_believed(server: ScriptedServer) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import socket
@@ -11,9 +10,9 @@ import sys
 from headway.agent import tree
 from headway.agent.kept_code import CODE_FD
 from headway.agent.link import LINK_FD, Channel, Setup
+from headway.agent.niceness import be_prompt
 from headway.agent.supervisor import Supervisor, decode
 
-PRIORITY = -10  # a node full of busy tasks must still answer
 SWITCH_S = 0.001  # how long a thread that starts a program may be kept from it by another of ours
 GARBAGE = 10_000, 20, 50  # a task makes and drops a hundred objects: the default looks at them all after every few
 
@@ -21,8 +20,7 @@ GARBAGE = 10_000, 20, 50  # a task makes and drops a hundred objects: the defaul
 def main() -> None:
     """Started by the exchange side with the link as descriptor 3 and its code as 4; the first frame is the Setup."""
     sys.setswitchinterval(SWITCH_S)
-    with contextlib.suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)  # of this thread: those that start tasks set their own back
+    be_prompt()  # this thread: those that start tasks set their own back
     tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
     for fd in (LINK_FD, CODE_FD):
         os.set_inheritable(fd, False)

@@ -14,12 +14,14 @@ import sys
 from headway.agent.clock import boottime
 from headway.agent.link import Terms
 from headway.agent.loop import Loop
+from headway.agent.niceness import USUAL
 from headway.agent.process import INHERITED
 from headway.agent.sandbox import DOOR
 from headway.logs import log
 
 LISTEN_FD = 3
 WAITING = 64
+BELOW = "HEADWAY_RELAY_NICE"  # less than tasks have: what they ask for there is not counted as theirs
 AGAIN_S = 1.0  # a relay that cannot be started is tried again at the earliest after this
 PASSED_ON = (*INHERITED, "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
 _RELAY = "from headway.agent.relay import main; main()"
@@ -65,7 +67,7 @@ class Door:
             self.pid = os.posix_spawn(
                 self._words[0],
                 self._words,
-                {name: os.environ[name] for name in PASSED_ON if name in os.environ},
+                {BELOW: str(USUAL + 5)} | {name: os.environ[name] for name in PASSED_ON if name in os.environ},
                 file_actions=[(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, high, LISTEN_FD)],
                 setsid=True,
                 setsigmask=(),

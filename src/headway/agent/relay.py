@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from headway.agent import tree
-from headway.agent.door import LISTEN_FD
+from headway.agent.door import BELOW, LISTEN_FD
 from headway.wire import PROTOCOL_HEADER
 from headway.wire.task_token import PREFIX
 
@@ -32,7 +32,6 @@ HEAD = 16 * 1024
 PIECE = 64 * 1024
 ALL, EACH = 256, 16  # connections: in all, and of one user
 RATE, BURST = 50.0, 100.0  # requests a second of one user; who asks more often waits
-NICE = 5
 _ID = r"/v1/tasks/[0-9]{1,19}"
 ROUTES = {
     "GET": re.compile(rf"{_ID}(/attempts|/logs|/checkpoint)?"),
@@ -217,7 +216,8 @@ def _answer(refused: Refused) -> bytes:
 
 def main() -> None:
     tree.prctl(tree.PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.nice(NICE - os.nice(0))  # less than tasks have: what they ask for here is not counted as theirs
+    with contextlib.suppress(PermissionError):  # it is more already
+        os.setpriority(os.PRIO_PROCESS, 0, int(os.environ.get(BELOW, "5")))
     tls_ca, *urls = sys.argv[1:]
     secure = any(url.startswith("https:") for url in urls)
     tls = ssl.create_default_context(cafile=tls_ca or None) if secure else None

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from headway.agent.descriptors import part
 from headway.agent.group import KILL_S, Group, Hierarchy, Limits, Used, kill
 from headway.agent.handing import Call, Calls
+from headway.agent.niceness import be_usual
 from headway.agent.starter import Starter
 from headway.agent.users import Users
 
@@ -205,7 +206,7 @@ def _start(slot: Slot, starter: Starter, before_user: Call = lambda: None) -> No
     def serve() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are for the supervisor's own thread
         slot.thread = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, slot.thread, 0)  # the supervisor has a better one; its tasks do not
+        be_usual()
         try:
             if slot.uid is not None:
                 before_user()

@@ -23,6 +23,7 @@ from functools import lru_cache, partial
 
 from headway.agent.descriptors import HIGHEST, Fetched
 from headway.agent.handing import Call, Calls, side_by_side
+from headway.agent.niceness import be_usual
 from headway.agent.sandbox import HELD_FD, VARIABLES_FD
 from headway.agent.slots import Slot
 from headway.agent.starter import Run
@@ -253,7 +254,7 @@ def _start_threads() -> None:
 
 def _serve() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are for the supervisor's own thread
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 0)
+    be_usual()
     while (work := _common.get()) is not None:
         call, then = work
         call()

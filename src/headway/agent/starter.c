@@ -30,12 +30,11 @@
 #error "only x86_64 has been tried"
 #endif
 
-#define VERSION 1        /* of what is called from starter.py */
+#define VERSION 2        /* of what is called from starter.py */
 #define PATIENCE_MS 20   /* as QUIET_S of executables.py */
 #define HEARD 65536      /* what a pipe holds */
 #define STACK 16384      /* of a new process until it becomes the program */
 #define PROMPT (-10)     /* nice value of a thread in here: the program's own children are in its group, and it shall not wait behind them */
-#define USUAL 0
 
 enum { WAITED = 1, HANDED_OVER = 2 };
 
@@ -49,6 +48,7 @@ struct told {
  * socket of the supervisor's. */
 struct desk {
     int nothing, bell, hurry, handing;
+    int usual;                    /* nice value of programs */
     _Atomic(struct slot *) done;
     _Atomic int waiting, wanted;  /* how many are done, and how many make the bell ring */
     struct slot *rest;            /* taken from there and not told yet */
@@ -74,11 +74,11 @@ int version(void)
     return syscall(SYS_clone3, NULL, 0) < 0 && errno == EINVAL ? VERSION : 0;
 }
 
-struct desk *open_desk(int nothing, int bell, int hurry, int handing)
+struct desk *open_desk(int nothing, int bell, int hurry, int handing, int usual)
 {
     struct desk *desk = calloc(1, sizeof *desk);
     if (desk) {
-        desk->nothing = nothing, desk->bell = bell, desk->hurry = hurry, desk->handing = handing;
+        desk->nothing = nothing, desk->bell = bell, desk->hurry = hurry, desk->handing = handing, desk->usual = usual;
         atomic_store(&desk->wanted, 1);
     }
     return desk;
@@ -152,7 +152,7 @@ static void become(struct slot *slot)
     struct sigaction usual = {.sa_handler = SIG_DFL};
     sigset_t none;
     sigemptyset(&none);
-    setpriority(PRIO_PROCESS, 0, USUAL);
+    setpriority(PRIO_PROCESS, 0, slot->desk->usual);
     for (unsigned int at = 0; at < sizeof usually / sizeof *usually; at++)
         sigaction(usually[at], &usual, NULL);
     if (setsid() >= 0 && dup2(slot->desk->nothing, 0) == 0 && dup2(slot->pipes[1], 1) == 1 && dup2(slot->pipes[3], 2) == 2 &&
@@ -314,7 +314,7 @@ void serve(struct slot *slot)
         run(slot);
         tell(slot);
     }
-    setpriority(PRIO_PROCESS, 0, USUAL);
+    setpriority(PRIO_PROCESS, 0, slot->desk->usual);
 }
 
 /* From how many on the bell rings. Returns how many wait already: it does not ring for these. */

@@ -22,8 +22,9 @@ from typing import NamedTuple
 
 from headway.agent.descriptors import BELL, HIGHEST, can_part
 from headway.agent.handing import Calls
+from headway.agent.niceness import USUAL
 
-VERSION = 1  # of starter.c
+VERSION = 2  # of starter.c
 LIBRARY = os.path.join(os.path.dirname(__file__), "_starter.so")
 MOST = 256  # taken at once
 _WAITED, _HANDED_OVER = 1, 2
@@ -67,7 +68,7 @@ class Starter:
         self._ours.setblocking(False)
         self._compiled = library() if can_part() else None
         bell, hurry, handing = range(BELL, BELL + 3)
-        self._desk = self._compiled.open_desk(HIGHEST, bell, hurry, handing) if self._compiled is not None else None
+        self._desk = self._compiled.open_desk(HIGHEST, bell, hurry, handing, USUAL) if self._compiled is not None else None
         self._told, self._slots = bytearray(_TOLD.size * MOST), (ctypes.c_size_t * MOST)()
         self._into = (ctypes.c_char * len(self._told)).from_buffer(self._told)
         self._received: dict[int, list[int]] = {}
@@ -183,7 +184,7 @@ def library() -> ctypes.PyDLL | None:
     address, number = ctypes.c_void_p, ctypes.c_int
     found.open_desk.restype = found.make.restype = found.heard.restype = address
     found.discard.restype = found.call_back.restype = None
-    found.open_desk.argtypes = [number] * 4
+    found.open_desk.argtypes = [number] * 5
     found.make.argtypes = found.heard.argtypes = found.listen_for.argtypes = [address, number]
     found.take.argtypes = [address, address, address, number]
     found.give.argtypes = [address, ctypes.c_char_p, ctypes.c_size_t, number, number]
