@@ -69,6 +69,7 @@ class Runner:
         self.flushes = 0
         self.tired = False
         self.full = False  # its folder takes no more
+        self.closing = threading.Lock()  # held by who makes it so, and by who adds to what is to be done
         self.flushed_at = self.last_end = _clock(_BOOTTIME)
         self.wall_offset = time.time_ns() - _clock(_BOOTTIME)
         self.imported_ns = 0  # of the running call: not part of what the function takes
@@ -94,10 +95,14 @@ class Runner:
             self.definitions.update(message[1])
             for definition in message[1]:
                 self.functions.pop(definition, None)  # it may come with another environment
-            self.todo.extend(message[2])
-            self.wake.put(True)
-            if self.full:
-                self.give_back()
+            with self.closing:
+                if not (full := self.full):
+                    self.todo.extend(message[2])
+            if full:
+                # Of these none may begin: the supervisor knows by their number only which of its orders come back, the last ones.
+                self.send(["back", len(message[2])])
+            else:
+                self.wake.put(True)
         elif kind == "nudge":
             self.flush()
         elif kind == "back":
@@ -182,7 +187,8 @@ class Runner:
         elif failure is not None:
             self.done.append(_failed(task, attempt, started_ms, ended_ms, failure))
             if isinstance(failure, OSError) and failure.errno in NO_MORE:
-                self.full = self.tired = True  # the next ones would find no room either
+                with self.closing:
+                    self.full = self.tired = True  # the next ones would find no room either
                 self.give_back()
         elif spent > LONG_NS:
             self.done.append((task, attempt, 0, started_ms, ended_ms, result, None, None, self.cpu_ms(), self.max_memory()))
