@@ -193,6 +193,18 @@ def test_of_many_processes_a_part_is_asked_each_time_and_those_first_that_had_re
     assert nameless.ask(pids[:-1]) == 0, "its process has ended"
 
 
+def test_who_has_no_wall_any_more_is_watched_as_everybody(tmp_path: Path) -> None:
+    watched = disk.Watched((str(tmp_path),), LIMIT, lambda: [2**30], walled=True)
+    holder = Holder(able=False)
+    guard = Guard(lambda watched: None, holder)
+    near: list[bool] = []
+    for stands in (True, False, True):  # somebody removes a large snapshot beside it, and the kernel counts nothing any more
+        watched.stands = lambda stands=stands: stands
+        disk.check(watched, watched.ask_at, guard, holder)
+        near.append(watched.is_near(0, fast=True))
+    assert near == [False, True, True]
+
+
 class Acting(Guard):
     """Acts when it is told, as if it had found the task running."""
 

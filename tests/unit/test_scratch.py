@@ -122,15 +122,53 @@ def test_folders_that_were_closed_by_their_task_are_emptied(scratch: Scratch) ->
     assert [os.stat(folder).st_mode & 0o777 for folder in (path, f"{path}/{CHECKPOINT}")] == [0o700, 0o700]
 
 
-def test_a_deep_folder_is_left_to_a_process_before_all_of_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    deepest = tmp_path.joinpath(*("d" for _ in range(3 * scratch_module.DEEP)))
-    deepest.mkdir(parents=True)
-    opened: list[object] = []
-    plain = os.open
-    monkeypatch.setattr(scratch_module.os, "open", lambda *a, **k: opened.append(a) or plain(*a, **k))
-    at = plain(tmp_path, os.O_RDONLY)
-    try:
-        assert scratch_module._counted(at, "d", 200) == 200
-    finally:
-        os.close(at)
-    assert len(opened) <= scratch_module.DEEP + 2
+def test_nothing_that_may_take_long_is_removed_by_the_supervisor_itself(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel keeps whoever removes a folder until it has forgotten each name that was looked for in it: 2 s for two million."""
+    monkeypatch.setattr(scratch_module, "QUICK_BYTES", 2**16)
+    removed: list[object] = []
+    for name in ("rmdir", "unlink"):
+        plain = getattr(os, name)
+        monkeypatch.setattr(scratch_module.os, name, lambda *a, plain=plain, **k: removed.append(a) or plain(*a, **k))
+    paths = [scratch.take() for _ in range(3)]
+    Path(paths[0], "folder").mkdir()
+    Path(paths[1], "large").write_bytes(bytes(2**17))
+    for n in range(scratch_module.QUICK + 1):
+        Path(paths[2], str(n)).touch()
+    for path in paths:
+        scratch.give_back(path)
+    assert removed == []
+    assert not any(map(os.path.exists, paths))
+    assert len(scratch.removers) == 3
+    for pid in scratch.removers:
+        assert os.waitpid(pid, 0) == (pid, 0)
+    assert os.listdir(scratch.root) == []
+
+
+def test_what_is_removed_is_no_longer_beside_the_others(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a folder goes, nothing can be made or removed beside it."""
+    asked: list[str] = []
+    monkeypatch.setattr(scratch_module, "_start_removing", lambda path: asked.append(path) or 2**30)
+    path = scratch.take()
+    Path(path, "folder").mkdir()
+    scratch.give_back(path)
+    (away,) = asked
+    assert os.path.dirname(away) == scratch.root
+    (inside,) = Path(away).iterdir()
+    assert (inside / "folder").is_dir()
+
+
+def test_a_folder_that_could_not_be_made_whole_leaves_nothing(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = os.mkdir
+
+    def full(path: str, *rest: int) -> None:
+        if path.endswith(CHECKPOINT):
+            raise OSError(28, "No space left on device")
+        plain(path, *rest)
+
+    monkeypatch.setattr(scratch_module.os, "mkdir", full)
+    for _ in range(3):
+        with pytest.raises(OSError, match="No space"):
+            scratch.take()
+    for pid in scratch.removers:
+        os.waitpid(pid, 0)
+    assert os.listdir(scratch.root) == []

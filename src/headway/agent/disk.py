@@ -73,6 +73,7 @@ class Watched:
         self.grown = 0  # by what they have said since
         self.ran: float | None = None  # on a CPU, until the last count
         self.hold: Hold | None = None
+        self.stands: Callable[[], bool] = lambda: True  # whether the wall does: kernels cease to count, and begin anew
         self.paused: Callable[[], bool] = lambda: False  # by somebody who wants it to stand still, whatever we do
         self.tell_stopped: Callable[[bool], None] = lambda stopped: None  # and whether it is held: who comes after us shall know
 
@@ -117,6 +118,7 @@ def check(watched: Watched, now: float, guard: Guard, holder: Holder) -> float:
     acted = False
     # One whose turn to start has not come, or that has ended already, writes nothing: of a burst of small programs these are most.
     if not _sleeps(watched, ran) and (pids := watched.pids()):
+        watched.walled = watched.walled and watched.stands()
         guard.begin(watched)
         if watched.hold is not None:
             watched.hold.keep()

@@ -21,11 +21,12 @@ from headway.agent.disk import Watched, check
 from headway.agent.disk_guard import Guard
 from headway.agent.disk_hold import Holder, end, go_on, hurry
 from headway.agent.disk_members import Group, One
+from headway.agent.quotas import are_counted
 
 SOCKET_FD, SHARED_FD = 3, 4
 ENTRIES = 65536
 BETWEEN = b"\0\0"  # so no part of a message may be empty
-NO_CLOCK = "-"
+NO_CLOCK = NO_WALL = "-"
 LARGEST = 2**20  # bytes of a message
 # Number of the watch; the same once it is over its limit; what it used then; the number while it is held, below zero while it is stopped;
 # the number while its task is paused.
@@ -39,11 +40,11 @@ Watches = dict[int, tuple[int, Watched]]  # by number: the offset of its entry, 
 
 
 def message(
-    number: int, at: int, limit: int, processes: str, ours: int, clock: str, folders: tuple[str, ...], *, walled: bool = False
+    number: int, at: int, limit: int, processes: str, ours: int, clock: str, folders: tuple[str, ...], *, walled: str = ""
 ) -> bytes:
     """`processes`: the folder of their group, in which so many threads are ours, or the only process that is known. `clock`: the file that
-    says how much of the CPU the group has used, or nothing."""
-    fields = (str(number), str(at), str(limit), processes, str(ours), clock or NO_CLOCK, str(int(walled)), *folders)
+    says how much of the CPU the group has used, or nothing. `walled`: where the kernel tells of the quotas that hold it, or nothing."""
+    fields = (str(number), str(at), str(limit), processes, str(ours), clock or NO_CLOCK, walled or NO_WALL, *folders)
     return "\0".join(fields).encode(errors="surrogateescape")
 
 
@@ -202,5 +203,6 @@ def _watch(said: bytes, supervisor: int) -> tuple[int, int, Watched]:
     number, at, limit, processes, ours, clock, walled, *folders = said.decode(errors="surrogateescape").split("\0")
     clock = "" if clock == NO_CLOCK else clock
     group = Group(processes, int(ours), clock, supervisor) if processes.startswith("/") else One(int(processes))
-    watched = Watched(tuple(folders), int(limit), group.pids, group.threads, group.clock, walled=walled == "1")
+    watched = Watched(tuple(folders), int(limit), group.pids, group.threads, group.clock, walled=walled.startswith("/"))
+    watched.stands = lambda: are_counted(walled, watched.folders[0])
     return int(number), int(at), watched

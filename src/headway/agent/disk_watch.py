@@ -93,8 +93,8 @@ class DiskWatch:
         finally:
             self.say()  # one that is late hears of them too
 
-    def add(self, folders: tuple[str, ...], limit: int, group: Group | None, pid: int | None, *, walled: bool = False) -> Watch:
-        """From the next `say` on. Its processes are those of the group, or the only one that is known."""
+    def add(self, folders: tuple[str, ...], limit: int, group: Group | None, pid: int | None, *, walled: str = "") -> Watch:
+        """From the next `say` on. Its processes are those of the group, or the only one that is known. `walled`: see `message`."""
         self._made += 1
         processes = group.folder if group is not None else str(pid)
         ours = int(group is not None and group.place is None)  # a thread that stands inside

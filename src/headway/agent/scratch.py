@@ -3,8 +3,8 @@
 Making and removing two folders costs 300-900 µs of journalled file system for each attempt, as much as starting the
 program. An attempt gets a clean one and leaves it; what it wrote there is removed before the next attempt sees it.
 One in which nothing was changed, which its change time tells, needs no look at what is in it.
-A folder with very much in it, or nested too deep, is put aside and removed by a process of its own: the supervisor must
-not be held up by what a task left behind. Where the kernel can build walls around them (walls.py), it removes such a one by itself.
+A folder with very much in it, or with folders, is put aside and removed by a process of its own: the supervisor must
+not be held up by what a task left behind.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import stat
 import time
 
@@ -22,8 +21,8 @@ from headway.logs import log
 CHECKPOINT = "checkpoint"
 TMP = "tmp"
 KEPT = 64  # free folders; a burst's surplus is removed
-DEEP = 20  # levels
-QUICK = 200  # entries removed here; more are left to a process
+QUICK = 200  # files of a folder that are removed here; more are left to a process
+QUICK_BYTES = 64 * 2**20  # the same of what is in them: 4 GB of one file took 0.6 s
 SETTLED_NS = 100_000_000  # change times have the grain of a clock tick: two changes closer than this may have the same
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -60,9 +59,9 @@ class Scratch:
             del self._stamps[path]
         return path
 
-    def wall(self, path: str, limit: int) -> bool:
-        """Whether the kernel refuses now what is written into it far beyond `limit`."""
-        return self._walls is not None and self._walls.build(self._whole(path), limit)
+    def wall(self, path: str, limit: int) -> str:
+        """Where the kernel tells whether it goes on to refuse what is written into it far beyond `limit`; nothing where it does not."""
+        return self._walls.quotas if self._walls is not None and self._walls.build(self._whole(path), limit) else ""
 
     def at_wall(self, path: str) -> int:
         """What its attempt had written when the kernel refused more, if that was lately; else 0."""
@@ -79,21 +78,20 @@ class Scratch:
 
     def give_back(self, path: str) -> None:
         """Its attempt is over and none of its processes lives."""
-        budget, folders = QUICK, self._folders(path)
+        folders = self._folders(path)
         try:
             if len(self._free) < KEPT and [_stamp(folder) for folder in folders] == self._stamps.get(path):
                 self._free.append(path)
                 return
-            clean = self._walls is None or self._walls.clean(self._whole(path))
-            for folder in folders if clean else ():
-                budget = _empty(folder, budget, keep=CHECKPOINT if folder == path else "")
-            if clean and budget > 0 and len(self._free) < KEPT:
+            clean = len(self._free) < KEPT and (self._walls is None or self._walls.clean(self._whole(path)))
+            if clean and all(_empty(folder, keep=CHECKPOINT if folder == path else "") for folder in folders):
                 self._stamps[path] = [_stamp(folder) for folder in folders]
                 self._free.append(path)
                 return
         except OSError:
             pass  # it was changed beyond use: it is removed below, and the next attempt gets a new one
-        self._put_aside(path)
+        self._stamps.pop(path, None)
+        self._put_aside(self._whole(path))
 
     def close(self) -> None:
         remove(self.root)
@@ -103,7 +101,15 @@ class Scratch:
 
     def _make(self) -> str:
         self._made += 1
-        path = f"{self.root}/{self._made}"
+        whole = f"{self.root}/{self._made}"
+        try:
+            return self._make_in(whole)
+        except OSError:  # the next try takes the next number
+            if os.path.lexists(whole):
+                self._put_aside(whole)
+            raise
+
+    def _make_in(self, path: str) -> str:
         if self._walls is not None:
             self._walls.make(path, 0o711 if self._isolated else 0o700)
         elif self._isolated:
@@ -125,12 +131,11 @@ class Scratch:
         folders = [path, f"{path}/{CHECKPOINT}"]
         return [*folders, self.tmp_of(path)] if self._isolated else folders
 
-    def _put_aside(self, path: str) -> None:
+    def _put_aside(self, whole: str) -> None:
         """Where no process can be had now, it goes with the next, or with all of us."""
-        self._stamps.pop(path, None)
-        if self._walls is not None and self._walls.remove(self._whole(path)):
-            return
-        self._aside.append(self._whole(path))
+        if self._walls is not None:
+            self._walls.forget(whole)
+        self._aside.append(_away(whole))
         while self._aside:
             try:
                 self.removers.add(_start_removing(self._aside[-1]))
@@ -138,6 +143,20 @@ class Scratch:
                 log("agent.folder_stays", level="error", reason=str(error), folders=len(self._aside))
                 return
             self._aside.pop()
+
+
+def _away(folder: str) -> str:
+    """Into one of its own: while it is removed, which may take seconds, the folder that it is in is locked."""
+    try:
+        os.mkdir(away := f"{folder}.away", 0o700)
+    except OSError:
+        return folder
+    try:
+        os.rename(folder, f"{away}/it")
+    except OSError:
+        os.rmdir(away)
+        return folder
+    return away
 
 
 def read_plain(path: str, limit: int) -> bytes | None:
@@ -171,9 +190,11 @@ def remove(path: str) -> None:
     os.waitpid(_start_removing(path), 0)
 
 
-def _empty(folder: str, budget: int, *, keep: str = "") -> int:
-    """Remove what is in the folder, as long as the budget of entries lasts; returns what is left of it.
+def _empty(folder: str, *, keep: str = "") -> bool:
+    """Remove the few files that are in the folder; False where more is there.
 
+    What it takes to remove a folder nobody can see: the kernel forgets the names that were looked for in it and not found, 1 s for a
+    million of them. So none is removed here.
     By descriptors throughout: a process of a task that lives longer than it should, as one of a container may, can put a link in the place
     of a folder at any moment, and it would lead to what is not the task's.
     """
@@ -181,23 +202,23 @@ def _empty(folder: str, budget: int, *, keep: str = "") -> int:
     try:
         if stat.S_IMODE(os.fstat(at).st_mode) != 0o700:
             os.fchmod(at, 0o700)
+        names, size = [], 0
         with os.scandir(at) as entries:
             for entry in entries:
-                if entry.name == keep and entry.is_dir(follow_symlinks=False):
-                    continue
-                budget -= 1
-                if budget <= 0:
-                    return 0
-                if entry.is_dir(follow_symlinks=False):
-                    budget -= _counted(at, entry.name, budget)
-                    if budget <= 0:
-                        return 0
-                    shutil.rmtree(entry.name, dir_fd=at)
-                else:
-                    os.unlink(entry.name, dir_fd=at)
+                of = entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(of.st_mode):
+                    if entry.name == keep:
+                        continue
+                    return False
+                names.append(entry.name)
+                size += of.st_blocks * 512
+                if len(names) > QUICK or size > QUICK_BYTES:
+                    return False
+        for name in names:
+            os.unlink(name, dir_fd=at)
     finally:
         os.close(at)
-    return budget
+    return True
 
 
 def _opened(folder: str) -> int:
@@ -211,23 +232,6 @@ def _opened(folder: str) -> int:
         return os.open(".", _FOLDER, dir_fd=path)
     finally:
         os.close(path)
-
-
-def _counted(at: int, name: str, most: int, depth: int = 0) -> int:
-    """The entries of a folder of few entries and few levels; of anything larger, `most`."""
-    below = os.open(name, _FOLDER, dir_fd=at)
-    count = 0
-    try:
-        with os.scandir(below) as entries:
-            for entry in entries:
-                count += 1
-                if count >= most or depth > DEEP:
-                    return most
-                if entry.is_dir(follow_symlinks=False):
-                    count += _counted(below, entry.name, most - count, depth + 1)
-    finally:
-        os.close(below)
-    return count
 
 
 def _stamp(folder: str) -> Stamp:

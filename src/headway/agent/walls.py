@@ -2,16 +2,18 @@
 
 A write beyond the wall fails, however many write at once and whatever keeps the watch waiting. The wall stands a little behind the
 limit: who is between the two is ended by the watch. A program that met the wall before that and ended by itself is told by what the kernel
-counts.
+counts. While it does not count (quotas), there is no wall.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import struct
 
 from headway.agent.cgroup_files import read
+from headway.agent.quotas import are_counted
 from headway.logs import log
 
 BEHIND, LEAST_BEHIND = 20, 64 * 2**10  # the wall is this part of the limit behind it, and so many bytes at least
@@ -38,7 +40,7 @@ class Walls:
     """Those around the folders directly below one folder."""
 
     def __init__(self, root: str, quotas: str) -> None:
-        self._root, self._quotas = root, quotas
+        self._root, self.quotas = root, quotas
         self._numbers: dict[str, int] = {}  # of subvolumes, by their paths
         self._behind: dict[str, int] = {}  # the wall of those that have one now
 
@@ -60,8 +62,19 @@ class Walls:
         finally:
             os.close(at)
 
+    @property
+    def stand(self) -> bool:
+        """Whether those that are built hold anybody now."""
+        return are_counted(self.quotas, self._root)
+
+    def forget(self, path: str) -> None:
+        """Somebody will remove it: not we, since the kernel forgets all names that were looked for in it while whoever asks waits, a
+        second and more for a million, and nobody can make or remove anything beside it meanwhile."""
+        self.lift(path)
+        self._numbers.pop(path, None)
+
     def remove(self, path: str) -> bool:
-        """All that is in it, at once; False where that needs somebody who looks."""
+        """One that nobody has used."""
         folder, name = os.path.split(path)
         if self._numbers.pop(path, None) is None:
             return False
@@ -69,7 +82,7 @@ class Walls:
         at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.ioctl(at, _REMOVE, _named(name))
-        except OSError:  # another subvolume is in it
+        except OSError:
             return False
         finally:
             os.close(at)
@@ -81,7 +94,7 @@ class Walls:
         if path not in self._numbers or not self._set(path, wall):
             return False
         self._behind[path] = wall
-        return True
+        return self.stand
 
     def lift(self, path: str) -> None:
         """What the agent puts into the folder for the next one shall not meet the wall of the last."""
@@ -89,26 +102,38 @@ class Walls:
             self._set(path, _NOTHING)
 
     def reached(self, path: str) -> int:
-        """What was in the folder when the wall was met, if it was, lately; else 0."""
-        wall = self._behind.get(path)
+        """What was in the folder when the wall was met, if it was, lately; else 0.
+
+        By what is on the disk alone: before the kernel refuses, all that it has set aside is written. What is overwritten or removed counts
+        twice until then, and says nothing.
+        """
+        wall = self._standing(path)
         if wall is None:
             return 0
-        held = self._held(path)
+        held = self._counted(path, "referenced")
         return held if held > wall - min(REACHED, wall // (2 * BEHIND)) else 0
 
     def at_most(self, path: str, size: int) -> int:
         """What is counted by names, where the kernel lets it be no more: many names of one file take less than they count."""
-        wall = self._behind.get(path)
+        wall = self._standing(path)
         return size if wall is None else min(size, wall)
 
     def clean(self, path: str) -> bool:
         """Whether the kernel, too, has forgotten what was in the folder."""
-        return path not in self._numbers or self._held(path) <= CLEAN
+        return path not in self._numbers or self._counted(path, "referenced", "rsv_data") <= CLEAN
 
-    def _held(self, path: str) -> int:
-        """As the kernel counts: what is on the disk, and what will be."""
-        folder = f"{self._quotas}/0_{self._numbers[path]}"
-        return sum(int(read(f"{folder}/{name}") or 0) for name in ("referenced", "rsv_data"))
+    def _standing(self, path: str) -> int | None:
+        wall = self._behind.get(path)
+        return wall if wall is not None and self.stand else None
+
+    def _counted(self, path: str, *names: str) -> int:
+        """By the kernel: what is on the disk, and what will be."""
+        folder = f"{self.quotas}/0_{self._numbers[path]}"
+        return sum(int(read(f"{folder}/{name}") or 0) for name in names)
+
+    def can_set(self, path: str) -> bool:
+        """Whether it can be built there, now or when the kernel counts again."""
+        return self._set(path, CLEAN)
 
     def _set(self, path: str, most: int) -> bool:
         try:
@@ -128,16 +153,17 @@ def below(folder: str) -> Walls | None:
     told = file_system(folder)
     if told is None or read(f"{told}/qgroups/enabled").strip() != "1":
         return None
-    walls, trial = Walls(folder, f"{told}/qgroups"), os.path.join(folder, f"wall-{os.getpid()}")
+    walls, trial = Walls(folder, f"{told}/qgroups"), os.path.join(folder, f".headway-wall-{os.urandom(8).hex()}")
     try:
         walls.make(trial, 0o700)
-        able = walls.build(trial, CLEAN)
+        able = walls.can_set(trial)
     except OSError as error:
         log("agent.no_wall", level="warning", folder=folder, reason=str(error))
         return None
     finally:
-        if not walls.remove(trial) and os.path.isdir(trial):
-            os.rmdir(trial)
+        if not walls.remove(trial):
+            with contextlib.suppress(OSError):
+                os.rmdir(trial)
     return walls if able else None
 
 

@@ -66,17 +66,29 @@ def _disk(settings: Settings) -> Check:
     from headway.agent.places import box_folder
     from headway.agent.walls import below
 
-    folders = {"tasks": settings.data_dir, "isolated tasks": os.path.dirname(box_folder(settings.sandbox_dir, settings.data_dir, ""))}
-    walled = [who for who, folder in folders.items() if below(folder) is not None]
+    work = settings.work_dir or settings.data_dir
+    folders = {"tasks": work, "isolated tasks": os.path.dirname(box_folder(settings.sandbox_dir, work, ""))}
+    found_walls = {who: walls for who, folder in folders.items() if (walls := below(_existing(folder))) is not None}
+    walled = [who for who, walls in found_walls.items() if walls.stand]
     if len(walled) == len(folders):
         return Check("disk limit", "ok", "by the kernel (btrfs quotas), 5 % behind the limit, and a watch before that")
     of = f"; of {walled[0]} also by the kernel (btrfs quotas)" if walled else ""
     found = f"by a watch on the task's folder; single files of isolated tasks also by RLIMIT_FSIZE{of}"
+    if idle := [who for who in found_walls if who not in walled]:
+        todo = "`btrfs quota rescan` on its file system, or wait for the one that runs"
+        return Check("disk limit", "warn", f"{found}; the kernel does not count the files of {' and '.join(idle)} now (btrfs quotas)", todo)
     with ThreadPoolExecutor(1) as thread:
         if thread.submit(hurry).result():
             return Check("disk limit", "ok", found)
     late = "but it may come late: tasks that write with many processes can pass their limit by a third"
     return Check("disk limit", "warn", f"{found}, {late}", "run the agent as root, or allow it a real-time policy (LimitRTPRIO=1)")
+
+
+def _existing(folder: str) -> str:
+    """Where it will be made."""
+    while not os.path.exists(folder) and folder != "/":
+        folder = os.path.dirname(os.path.abspath(folder))
+    return folder
 
 
 def _sandbox(settings: Settings) -> Check:
