@@ -9,6 +9,7 @@ import pytest
 
 from headway.agent.cgroups_v2 import V2Group
 from headway.agent.group import Limits
+from tests.unit.test_agent_spawn import left
 
 
 @pytest.fixture
@@ -31,3 +32,14 @@ def test_a_group_that_was_made_anew_and_could_not_be_limited_is_not_used(used_gr
     monkeypatch.setattr(os, "rmdir", lambda path: (os.unlink(f"{path}/pids.max"), os.renames(path, f"{path}-gone")))
     with pytest.raises(FileNotFoundError):
         used_group.begin()
+
+
+def test_a_group_that_cannot_be_looked_at_is_not_called_empty(tmp_path: Path) -> None:
+    """It was, and the next task would have been with what is left of the one before."""
+    group = V2Group(str(tmp_path / "slot"), ("pids",))
+    (tmp_path / "slot" / "pids.current").write_text("1\n")
+    with left(0), pytest.raises(OSError, match="Too many open files"):
+        _ = group.empty()
+    assert not group.empty()
+    (tmp_path / "slot" / "pids.current").unlink()  # a group without this controller, or one that is gone
+    assert group.empty()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from dataclasses import dataclass
@@ -68,8 +69,14 @@ class V2Group:
         return True
 
     def empty(self) -> bool:
-        text = read(f"{self._path}/pids.current")
-        return int(text) == 0 if text else not self.pids()
+        """OSError when no descriptor is left to see it by."""
+        try:
+            with open(f"{self._path}/pids.current") as file:
+                return int(file.read()) == 0
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
+            return not self.pids()
 
     def limit(self, limits: Limits, device: str) -> None:
         old, self._limits, self._device = self._limits, limits, device
