@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from headway.agent import tree
 from headway.agent.clock import boottime
 from headway.agent.executables import QUIET_S, Executables, reap
 from headway.agent.loop import Loop
@@ -21,7 +22,7 @@ from headway.wire.exchange import Finished, Order
 from tests.support.confined import need_starter
 from tests.support.packages import need
 from tests.support.waiting import until
-from tests.unit.test_agent_spawn import INSTANCE, Node
+from tests.unit.test_agent_spawn import INSTANCE, Node, left
 
 # Its child traces it, and does not let it go when it ends.
 TRACED = """
@@ -125,6 +126,16 @@ def test_one_that_ended_by_itself_before_its_pipes_found_no_room_ends_nobody_els
     assert "Too many open files" in (finished.error or "")
     executables.tick(boottime())
     assert not executables._places.waiting
+
+
+def test_a_program_is_ended_by_force_though_no_descriptor_is_left_to_look_for_others_of_it(executables: Executables) -> None:
+    start(executables, "/bin/sleep", "600")
+    executables.wait_for_starts()
+    with left(0):
+        executables.end(1, force=True)
+    [process] = executables.running()
+    until(lambda: (of := tree.stat(process.pid)) is None or of.zombie, seconds=10)
+    assert end(executables).outcome is Outcome.SIGNAL
 
 
 def test_a_program_that_is_held_by_its_own_tracer_when_it_ends_is_over_when_that_one_is(executables: Executables, tmp_path: Path) -> None:

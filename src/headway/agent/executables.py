@@ -177,6 +177,7 @@ class Executables:
             tree.send(contained, signal.SIGKILL)
         if slot is None or slot.group is None or not slot.kill():
             tree.kill([process.pid], process.marked(self._instance))
+        tree.send([process.pid], signal.SIGKILL)  # without a descriptor nobody could be looked for; what it leaves ends with its place
 
     def _members(self, process: Process) -> set[int]:
         """Who is to be told: of an isolated task everyone but the sandbox itself, whose end would be theirs, without grace. The launcher of
