@@ -57,7 +57,7 @@ async def test_a_node_that_offers_something_new_keeps_its_tasks_and_gets_what_ne
         (waiting,) = (await eventually(lambda: submit(two, needs), away=(HeadwayError,))).ids
         assert not (await agent.say(heartbeat=True, held=[(held.id, held.attempt)])).lost
         await agent.succeed(held)
-        (order,) = await agent.orders()
+        (order,) = await agent.orders(known=[held])
         assert order.id == waiting
 
 

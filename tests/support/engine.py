@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -83,15 +83,16 @@ class ScriptedAgent:
         self.sequence += 1
         return await self.core.exchanges.exchange(self.id, Exchange(self.boot, self.sequence, **fields))
 
-    async def orders(self, count: int = 1, *, seconds: float = 120.0) -> list[Order]:
-        """Poll, acknowledging what came, until `count` orders arrived. One may come twice."""
+    async def orders(self, count: int = 1, *, seconds: float = 120.0, known: Sequence[Order] = ()) -> list[Order]:
+        """Poll, acknowledging what came, until `count` orders arrived. One may come twice, also after its end was told: those `known` do not count."""
         got: dict[tuple[int, int], Order] = {}
+        before = {(order.id, order.attempt) for order in known}
         received: list[tuple[int, int]] = []
         async with asyncio.timeout(seconds):
             while len(got) < count:
                 reply = await self.say(wait_s=2.0, received=received, heartbeat=True)
                 received = [(order.id, order.attempt) for order in reply.orders]
-                got |= zip(received, reply.orders, strict=True)
+                got |= ((ref, order) for ref, order in zip(received, reply.orders, strict=True) if ref not in before)
         await self.say(received=received)
         return list(got.values())
 
