@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import msgspec
@@ -10,11 +11,16 @@ import pytest
 
 from headway.api.tree_views import tree_view
 from headway.control.core import Core
+from headway.control.expanding import SUSPENDED_S
 from headway.control.taken import Taken
+from headway.domain import fanout
 from headway.domain.lifecycle import Outcome, State
 from headway.errors import InvalidInput
 from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
+from tests.support.ordering import tenant
 from tests.support.waiting import eventually
+
+DEEP = b"[" * 3_000 + b"]" * 3_000
 
 
 async def result_of(core: Core, task: int) -> Any:
@@ -220,3 +226,100 @@ async def test_a_cancelled_task_is_not_expanded(dsn):
         async with core.database.cold() as connection:
             assert await connection.fetchval("select count(*) from task") == 0
         assert (await tree_view(core, receipt.tree or 0, None)).state == "cancelled"
+
+
+UNREADABLE = {
+    "malformed": b"[1,",
+    "not UTF-8": b'["\xff"]',
+    "too deep": DEEP,
+    "a number beyond all": b"[1e999]",
+    "half a character": b'["\\ud800"]',
+}
+
+
+@pytest.mark.parametrize("data", UNREADABLE.values(), ids=list(UNREADABLE))
+async def test_a_result_that_nobody_can_read_fails_the_task_and_holds_up_nobody(dsn, data):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core, cpus=8).join()
+        receipt = await submit(core, function(name="list"), function(for_each={"result_of": "list"}), tree="t")
+        await agent.succeed(*await agent.orders(), result=data)
+        others = await tenant(core, "others")
+        [due] = (await submit(core, function(at=time.time() + 0.1), tenant=others)).ids
+        await submit(core, function(for_each=[1, 2]), tenant=others)
+        assert due in {order.id for order in await agent.orders(3, seconds=20)}
+        await eventually(lambda: ended(core, receipt.ids[1], State.FAILED))
+
+
+@pytest.mark.parametrize("data", UNREADABLE.values(), ids=list(UNREADABLE))
+def test_of_a_list_that_nobody_can_read_it_is_said_why(data):
+    with pytest.raises(InvalidInput, match=r"for_each: the result (cannot be read|is nested too deeply)") as refused:
+        fanout.items_of(data)
+    assert refused.value.field == "for_each"
+
+
+def test_of_a_template_that_cannot_be_filled_it_is_said_why():
+    deep = b"[" * 600 + b'"${item}"' + b"]" * 600
+    with pytest.raises(InvalidInput, match="for_each: the input for item 3 is nested too deeply"):
+        fanout.input_of(deep, 1, 3)
+    half: Any = 1
+    for _ in range(950):
+        half = [half]
+    with pytest.raises(InvalidInput, match="nested too deeply"):
+        fanout.input_of(b"[" * 90 + b'"${item}"' + b"]" * 90, half, 0)
+    with pytest.raises(InvalidInput, match="for_each: the input cannot be read"):
+        fanout.input_of(b'["${item}", 1e999]', 1, 0)
+
+
+@pytest.mark.parametrize("form", ["one", "list", "inputs"])
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [(b"[" * 101 + b'"${item}"' + b"]" * 101, "nested too deeply, at most 100 levels"), (b'["${item}", 1e999]', "cannot be read")],
+    ids=["too deep", "unreadable"],
+)
+async def test_an_input_that_no_item_can_be_put_into_is_refused_at_once(dsn, template, why, form):
+    each = b'"command": ["true"], "for_each": [1]'
+    body = {
+        "one": b'{%b, "input": %b}' % (each, template),
+        "list": b'[{%b, "input": %b}]' % (each, template),
+        "inputs": b'{"task": {%b}, "inputs": [%b]}' % (each, template),
+    }[form]
+    async with engine(dsn) as core:
+        with pytest.raises(InvalidInput, match=why) as refused:
+            await core.drafts.read(1, body, ndjson=False, key=None)
+        assert refused.value.field == "input"
+        await core.drafts.read(1, body.replace(b"${item}", b"no item"), ndjson=False, key=None)
+
+
+async def test_a_list_that_fails_in_a_way_nobody_foresaw_waits_and_holds_up_nobody(dsn, monkeypatch, capsys):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core, cpus=8).join()
+        expander = core.timekeeper.expander
+        kinds, tries = expander._kinds, []
+
+        async def failing(tenant, template, items):
+            if items == ["bad"]:
+                tries.append(items)
+                raise RuntimeError("by the test")
+            return await kinds(tenant, template, items)
+
+        monkeypatch.setattr(expander, "_kinds", failing)
+        [bad] = (await submit(core, function(for_each=["bad"]))).ids
+        [due] = (await submit(core, function(at=time.time() + 0.1))).ids
+        await submit(core, function(for_each=[1, 2]))
+        assert len(await agent.orders(3, seconds=20)) == 3
+        assert (await state_of(core, bad), len(tries)) == (State.BLOCKED, 1)
+        assert await state_of(core, due) == State.LEASED
+        assert 1.0 < expander.next_look_s() <= SUSPENDED_S
+        assert "for_each.failed" in capsys.readouterr().err
+
+
+async def test_tasks_come_due_though_what_is_to_be_released_fails(dsn, monkeypatch):
+    async def failing():
+        raise RuntimeError("by the test")
+
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core, cpus=8).join()
+        monkeypatch.setattr(core.timekeeper, "_release_deferred", failing)
+        await submit(core, function(for_each=[1, 2]))
+        [due] = (await submit(core, function(at=time.time() + 0.1))).ids
+        assert [order.id for order in await agent.orders(seconds=20)] == [due]

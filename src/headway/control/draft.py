@@ -17,7 +17,7 @@ from headway.control.usual import Usual, UsualSpec, usual
 from headway.domain import graph
 from headway.domain.checks import check_key, check_labels, check_name, is_name
 from headway.domain.define import define, edges
-from headway.domain.fanout import Fan, fan_of
+from headway.domain.fanout import Fan, check_template, fan_of
 from headway.domain.identity import MAX_ID
 from headway.domain.spec import MAX_INPUT, TaskSpec
 from headway.domain.task import Definition, Edge, When
@@ -128,6 +128,7 @@ def draft_of(spec: TaskSpec) -> Draft:
         spec.after = []
     if spec.for_each is not None:
         draft.fan = fan_of(spec.for_each, spec.command)
+        check_template(draft.input)
         spec.for_each = None
         if draft.fan.source is not None and all(edge.task != draft.fan.source for edge in draft.edges):
             draft.edges = (*draft.edges, Edge(draft.fan.source))
@@ -321,6 +322,8 @@ class Drafts:
         for item in inputs:
             draft = copy(model)
             draft.input = check_input(bytes(item))
+            if draft.fan is not None:
+                check_template(draft.input)
             drafts.append(draft)
         return drafts
 

@@ -33,12 +33,12 @@ from headway.domain.task import Definition, When
 from headway.errors import Forbidden, InvalidInput, LimitExceeded
 from headway.logs import log
 from headway.store import copy
-from headway.store.database import Connection
+from headway.store.database import Connection, is_passing
 from headway.store.queries import query
 from headway.wire.exchange import ErrorInfo
 
 MOST_RESULTS = 4 * 2**20  # bytes: as much as one task may result in
-SUSPENDED_S = 30.0  # the longest until a list that had to wait is looked at again
+SUSPENDED_S = 30.0  # the longest until a list that had to wait, or failed in a way nobody foresaw, is looked at again
 _NEXT = query("fanout.next")
 _LOCK = query("fanout.lock")
 _SETTLED = query("fanout.settled")
@@ -58,7 +58,7 @@ class Expander:
     ids: IdSource
     clock: Clock
     allowances: Allowances
-    _later: dict[int, float] = field(default_factory=dict)  # tasks whose tenant is at its limit, until when
+    _later: dict[int, float] = field(default_factory=dict)  # tasks whose tenant is at its limit, or that failed here, until when
 
     def next_look_s(self) -> float:
         """Seconds until a list that had to wait is looked at again."""
@@ -72,6 +72,19 @@ class Expander:
         if fan is None:
             return None
         effects = Effects()
+        try:
+            async with connection.transaction():
+                await self._carry_out(connection, fan, taken, effects)
+        except Exception as error:
+            if is_passing(error):
+                raise
+            taken.anew()
+            self._later[fan["task"]] = now + SUSPENDED_S  # whatever it is, it comes of this list: the others go on without it
+            log("for_each.failed", level="error", exc_info=error, task=fan["task"])
+            return Effects()
+        return effects
+
+    async def _carry_out(self, connection: Connection, fan: Any, taken: Taken, effects: Effects) -> None:
         task = await connection.fetchrow(_LOCK, fan["task"])
         if task is None:  # it was cancelled or skipped meanwhile
             await connection.execute(_SETTLED, fan["task"])
@@ -79,7 +92,6 @@ class Expander:
             await self._gather(connection, fan, effects)
         else:
             await self._expand(connection, fan, task, taken, effects)
-        return effects
 
     async def _expand(self, connection: Connection, fan: Any, task: Any, taken: Taken, effects: Effects) -> None:
         template = (await self.definitions.load([task["definition"]]))[task["definition"]]

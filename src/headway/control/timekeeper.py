@@ -28,18 +28,20 @@ class Timekeeper:
     async def run_once(self) -> float:
         async with self.database.hot() as connection:
             look = await connection.fetchrow(_LOOK)
-        if look["deferred"] and await self._release_deferred():
-            return 0.0
         next_due: float | None = look["next_due"]
+        came = next_due is not None and next_due <= 0 and await self._come_due()
+        if look["deferred"] and await self._release_deferred():  # last: whatever fails here, the time of others has come
+            return 0.0
+        if came:
+            return 0.0
         longest = min(LOOK_S, self.expander.next_look_s())
-        if next_due is None:
-            return longest
-        if next_due > 0:
-            return min(max(next_due, 0.001), longest)
+        return longest if next_due is None or next_due <= 0 else min(max(next_due, 0.001), longest)
+
+    async def _come_due(self) -> bool:
         async with self.database.hot() as connection:
             due = await connection.fetch(_COME_DUE, self.leader.epoch("timekeeper"), BATCH)
         self.bus.ready(by_group((r["tenant"], r["shape"], (r["start_by"], r["cap_ms"], r["id"])) for r in due))
-        return 0.0 if due else longest
+        return bool(due)
 
     async def _release_deferred(self) -> bool:
         async def work(connection: Connection) -> Effects | None:

@@ -18,6 +18,7 @@ from headway.errors import InvalidInput
 
 MOST_ITEMS = 100_000
 MOST_DIFFERENT = 1_000  # tasks whose words differ are stored one by one
+DEEPEST = 100  # of an input that items are put into: each level takes of the stack
 _PLACE = re.compile(r"\$\{(item|index)((?:\.[A-Za-z_][\w-]*)*)\}")
 _ANY_PLACE = re.compile(rb"\$\{(?:item|index)(?:\.[A-Za-z_][\w-]*)*\}")
 
@@ -50,7 +51,7 @@ def fan_of(asked: ForEach, command: list[str] | str | None) -> Fan:
     if isinstance(asked, ResultOf):
         return Fan(source=asked.result_of)
     check_count(len(asked))
-    return Fan(items=msgspec.json.encode(asked), count=len(asked))
+    return Fan(items=_encoded(asked, "for_each: the list"), count=len(asked))
 
 
 def check_count(count: int) -> None:
@@ -58,9 +59,21 @@ def check_count(count: int) -> None:
         raise InvalidInput(f"for_each: {count} items are too many", field="for_each", hint=f"at most {MOST_ITEMS}")
 
 
+def check_template(template: bytes) -> None:
+    """Refuse an input that items could not be put into, before there are any."""
+    if not _ANY_PLACE.search(template):
+        return
+    within = [_decoded(template, "input: it", "input")]
+    for _ in range(DEEPEST + 1):
+        lists = [value.values() if isinstance(value, dict) else value for value in within if isinstance(value, list | dict)]
+        within = [each for values in lists for each in values]
+    if within:
+        raise InvalidInput(f"input: it is nested too deeply, at most {DEEPEST} levels where items are put into it", field="input")
+
+
 def items_of(data: bytes | None) -> list[Any]:
     """The items in a result, or an error that says what is there instead."""
-    value = msgspec.json.decode(data) if data else None
+    value = _decoded(data, "for_each: the result", "for_each") if data else None
     if not isinstance(value, list):
         kind = {dict: "an object", str: "a text", type(None): "nothing", bool: "true or false"}.get(type(value), "a number")
         raise InvalidInput(f"for_each: the result is {kind}, not a list", field="for_each", hint="let that task result in a list")
@@ -84,18 +97,24 @@ def fill(text: str, item: Any, index: int) -> str:
             if not isinstance(value, dict) or key not in value:
                 raise InvalidInput(f"for_each: item {index} has no {key!r}", field="for_each", hint=f"for {found[0]}")
             value = value[key]
-        return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        return value if isinstance(value, str) else _encoded(value, f"for_each: item {index}").decode()
 
     return _PLACE.sub(put, text)
 
 
 def input_of(template: bytes, item: Any, index: int) -> bytes:
     """The input for one item: the item, unless the task has an input of its own."""
+    what = f"for_each: the input for item {index}"
     if not template or template == b"null":
-        return msgspec.json.encode(item)
+        return _encoded(item, what)
     if not _ANY_PLACE.search(template):
         return template
-    return msgspec.json.encode(_filled(msgspec.json.decode(template), item, index))
+    words = _decoded(template, "for_each: the input", "for_each")
+    try:
+        filled = _filled(words, item, index)
+    except RecursionError:
+        raise _too_deep(what, "for_each") from None
+    return _encoded(filled, what)
 
 
 def _filled(value: Any, item: Any, index: int) -> Any:
@@ -108,3 +127,26 @@ def _filled(value: Any, item: Any, index: int) -> Any:
     if isinstance(value, dict):
         return {key: _filled(each, item, index) for key, each in value.items()}
     return value
+
+
+def _decoded(data: bytes, what: str, field: str) -> Any:
+    """JSON that a task or a user made: it may be anything."""
+    try:
+        return msgspec.json.decode(data)
+    except RecursionError:
+        raise _too_deep(what, field) from None
+    except ValueError as error:
+        raise InvalidInput(f"{what} cannot be read: {error}", field=field) from None
+
+
+def _encoded(value: Any, what: str) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except RecursionError:
+        raise _too_deep(what, "for_each") from None
+    except (ValueError, OverflowError) as error:
+        raise InvalidInput(f"{what} cannot be written: {error}", field="for_each") from None
+
+
+def _too_deep(what: str, field: str) -> InvalidInput:
+    return InvalidInput(f"{what} is nested too deeply", field=field)

@@ -197,5 +197,10 @@ class Loan:
             raise Unavailable(f"the database did not answer: {reason(error)}") from error
 
 
+def is_passing(error: BaseException) -> bool:
+    """Whether it is for the database's state, and not for what it was asked: later it may go well."""
+    return _is_gone(error) or isinstance(error, (Unavailable, *AGAIN, *FAILING, asyncpg.InsufficientResourcesError))
+
+
 def _is_gone(error: BaseException) -> bool:
     return isinstance(error, GONE) and not isinstance(error, asyncpg.DataError)  # an InterfaceError by birth, but our own mistake
