@@ -294,6 +294,20 @@ async def test_a_list_that_is_expanded_again_takes_its_tokens_once(dsn, monkeypa
         assert (len(await agent.orders(2)), len(tries)) == (2, 2)
 
 
+async def test_a_list_that_cannot_be_carried_out_costs_nothing(dsn):
+    async with engine(dsn) as core:
+        await subscribe(core, rate_per_hour=3.6, burst=20)
+        [task] = (await submit(core, {"command": ["true", "${item.w}"], "for_each": [1] * 10})).ids
+
+        async def failed() -> bool:
+            return await state_of(core, task) == State.FAILED
+
+        await eventually(failed)
+        await many(core, 19)
+        with pytest.raises(LimitExceeded):
+            await many(core, 1)
+
+
 async def test_explain_says_of_a_list_what_the_limiter_said_and_until_when(dsn):
     async with engine(dsn) as core:
         await subscribe(core, rate_per_hour=3600, burst=4)

@@ -102,6 +102,7 @@ class Expander:
             kinds = await self._kinds(task["tenant"], template, items)
             inputs = [fanout.input_of(task["input"], item, index) for index, item in enumerate(items)]
         except InvalidInput as error:
+            taken.anew()
             await connection.execute(_SETTLED, fan["task"])
             ended = await fail_waiting(connection, task["id"], template, ErrorInfo("BadForEach", error.detail), effects)
             await settle(connection, ended, effects)
