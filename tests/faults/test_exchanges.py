@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 import pytest_asyncio
 
-from headway.domain.lifecycle import State
+from headway.control import reports
+from headway.domain.lifecycle import Outcome, State
+from headway.errors import HeadwayError
 from headway.wire.exchange import Order
 from tests.support.checker_agent import HandAgent, failed, succeeded
 from tests.support.cluster import Cluster, cluster
-from tests.support.engine import ScriptedAgent, engine, function, submit
+from tests.support.engine import ScriptedAgent, done, engine, function, state_of, submit
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -198,6 +201,94 @@ async def test_a_strange_error_text_does_not_keep_a_task_from_ending(made, error
     assert await state(made, ref[0]) is State.FAILED
     assert await state(made, neighbour[0]) is State.SUCCEEDED
     await made.assert_sound()
+
+
+HOSTILE = {
+    "an error too deep": {"outcome": Outcome.ERROR, "error": '{"type":"A","message":"b","x":' + "[" * 5_000 + "]" * 5_000 + "}"},
+    "an outcome there is none of": {"outcome": 99},
+    "an outcome below all": {"outcome": -1},
+    "years of CPU time": {"cpu_ms": 2**62},
+    "less than none": {"cpu_ms": -5, "max_memory": -(2**63), "read_bytes": -1, "written_bytes": -1},
+    "more than any column takes": {"exit_code": 2**40, "max_memory": 2**64 - 1, "read_bytes": 2**64 - 1, "written_bytes": 2**64 - 1},
+    "an exit code below all": {"outcome": Outcome.ERROR, "exit_code": -(2**40), "cpu_ms": 2**31, "max_memory": 2**63},
+}
+
+
+@pytest.mark.parametrize("said", HOSTILE.values(), ids=list(HOSTILE))
+async def test_an_end_that_says_what_nobody_can_store_is_an_end_and_loses_no_other(dsn, said):
+    async with engine(dsn) as core:
+        one, two = await ScriptedAgent(core, "one").join(), await ScriptedAgent(core, "two").join()
+        await submit(core, *[function(resources={"cpus": 1}, attempts=1) for _ in range(4)])
+        (bad, good), others = await one.orders(2), await two.orders(2)
+        ends = [done(bad, **{"outcome": Outcome.SUCCEEDED, **said}), done(good)]
+        async with asyncio.timeout(20):
+            await asyncio.gather(one.say(finished=ends), two.succeed(*others))
+        assert await state_of(core, bad.id) == (State.FAILED if said.get("outcome") else State.SUCCEEDED)
+        assert [await state_of(core, order.id) for order in (good, *others)] == [State.SUCCEEDED] * 3
+
+
+async def test_numbers_beyond_what_is_kept_are_kept_as_the_most_there_can_be(dsn):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        [task] = (await submit(core, function())).ids
+        [order] = await agent.orders()
+        await agent.say(finished=[done(order, exit_code=-1, cpu_ms=2**31 + 1, max_memory=2**63, read_bytes=-1, written_bytes=5)])
+        async with core.database.cold() as connection:
+            row = await connection.fetchrow("select exit_code, cpu_ms, max_memory from task_history where id = $1", task)
+            moved = await connection.fetchrow("select read_bytes, written_bytes from attempt_io where task = $1", task)
+        assert (tuple(row), tuple(moved)) == ((-1, 2**31 - 1, 2**63 - 1), (0, 5))
+
+
+DEEP = b"[" * 5_000 + b"]" * 5_000
+
+
+@pytest.mark.parametrize(
+    ("result", "kept"),
+    [
+        (b"[1,", "[1,"),
+        (b'["\xff"]', '["\ufffd"]'),
+        (b"\x80\x04K\x01.\x00", "\ufffd\x04K\x01.\ufffd"),
+        (DEEP, DEEP.decode()),
+        (b'{"a": [1, "\xc3\xa9"]}', {"a": [1, "é"]}),
+        (b"", None),
+        (None, None),
+    ],
+    ids=["malformed", "not UTF-8", "a pickle", "too deep", "good", "empty", "none"],
+)
+async def test_a_result_that_is_no_json_is_a_text_as_that_of_a_program_would_be(dsn, result, kept):
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        [task] = (await submit(core, function())).ids
+        await agent.succeed(*await agent.orders(), result=result)
+        async with core.database.cold() as connection:
+            stored = await connection.fetchval("select result from task_history where id = $1", task)
+        assert (msgspec.json.decode(stored) if stored else None) == kept
+
+
+@pytest.mark.parametrize("where", ["sorting", "storing"])
+async def test_a_report_that_fails_in_a_way_nobody_foresaw_fails_alone(dsn, monkeypatch, where):
+    sort, write = reports._sort_into, reports.record
+
+    def sorting(into, node, exchange, now_ms):
+        if node == one.id and exchange.finished:
+            raise RuntimeError("by the test")
+        sort(into, node, exchange, now_ms)
+
+    async def storing(connection, ends, definitions):
+        if any(node == one.id for node, _ in ends.succeeded):
+            raise RuntimeError("by the test")
+        return await write(connection, ends, definitions)
+
+    async with engine(dsn) as core:
+        one, two, three = [await ScriptedAgent(core, name).join() for name in ("one", "two", "three")]
+        await submit(core, *[function(resources={"cpus": 2}) for _ in range(3)])
+        orders = [(agent, (await agent.orders())[0]) for agent in (one, two, three)]
+        monkeypatch.setattr(reports, *(("_sort_into", sorting) if where == "sorting" else ("record", storing)))
+        async with asyncio.timeout(20):
+            answers = await asyncio.gather(*(agent.succeed(order) for agent, order in orders), return_exceptions=True)
+        assert isinstance(answers[0], HeadwayError)
+        assert "by the test" in str(answers[0])
+        assert [await state_of(core, order.id) for _, order in orders] == [State.LEASED, State.SUCCEEDED, State.SUCCEEDED]
 
 
 @pytest.mark.parametrize(

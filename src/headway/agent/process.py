@@ -25,7 +25,7 @@ from headway.agent.unforeseen import unforeseen
 from headway.agent.variables import INSTANCE, divided, for_bubblewrap, for_engine, marks_of
 from headway.domain.lifecycle import Outcome
 from headway.domain.task import Definition
-from headway.wire.exchange import Dependencies, ErrorInfo, Excess, Finished, Order
+from headway.wire.exchange import Dependencies, ErrorInfo, Excess, Finished, Order, as_text
 
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "USER", "LOGNAME", "TZ", "TMPDIR")
 RESULT_LIMIT = 4 * 2**20
@@ -336,5 +336,5 @@ def as_json(data: bytes) -> bytes | None:
     try:
         msgspec.json.decode(stripped)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return msgspec.json.encode(data.decode(errors="replace").replace("\0", "\ufffd"))
+        return as_text(data)
     return stripped

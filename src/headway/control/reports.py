@@ -16,17 +16,20 @@ from headway.control.lanes import Lanes
 from headway.control.onward import Onward
 from headway.control.record import Reports, record
 from headway.control.settle import Effects, tell
+from headway.domain.lifecycle import Outcome
 from headway.domain.stages import MOST as MOST_STAGES
 from headway.errors import HeadwayError, InvalidInput, Unavailable
 from headway.logs import log
 from headway.store.database import Connection, Database
-from headway.wire.exchange import ErrorInfo, Exchange, Output, Progress, possible
+from headway.wire.exchange import ErrorInfo, Exchange, Finished, Output, Progress, as_text, is_json, possible
 
 CLOCK_SLACK_MS = 100  # an agent whose clock differs by more has its times moved onto the database's
 _EARLIEST_MS = 946_684_800_000  # the year 2000
 MAX_TEXT = 500
 MAX_ERROR = 256 * 1024  # characters of a message or traceback
 BATCH = 4_000
+_OUTCOMES = frozenset(Outcome)
+_FORESEEN = (HeadwayError, asyncpg.PostgresError, ValueError)
 
 
 @dataclass
@@ -60,12 +63,12 @@ class ReportDesk:
             effects = await self._write(batch)
         except Unavailable as error:
             _fail(batch, error)
-        except (HeadwayError, asyncpg.PostgresError, ValueError) as error:
+        except Exception as error:  # whatever it is, each of them is answered
             if len(batch) > 1:
                 for waiting in batch:
                     await self._commit([waiting])
                 return
-            log("report.refused", node=batch[0].node, error=repr(error))
+            log("report.refused", node=batch[0].node, error=repr(error), exc_info=None if isinstance(error, _FORESEEN) else error)
             _fail(batch, _refusal(error))
         else:
             for waiting in batch:
@@ -125,7 +128,13 @@ def _sort_into(reports: Reports, node: int, exchange: Exchange, now_ms: int) -> 
             finished.started_ms = min(begun, finished.ended_ms)
         if finished.waits:
             finished.waits = possible(finished.waits)
+        if finished.result is not None and not is_json(finished.result):
+            finished.result = as_text(finished.result)
+        if not (finished.exit_code is finished.cpu_ms is finished.max_memory is finished.read_bytes is finished.written_bytes is None):
+            _fit(finished)
         if finished.outcome:
+            if finished.outcome not in _OUTCOMES:
+                finished.outcome = Outcome.ERROR
             finished.error = _error_text(finished.error)
             reports.failed.append((node, finished))
         else:
@@ -147,11 +156,28 @@ def _error_text(said: str | None) -> str | None:
         return None
     try:
         info = msgspec.json.decode(said, type=ErrorInfo)
-    except ValueError:
+    except (ValueError, RecursionError):
         info = ErrorInfo("Error", said)
     kind, message, traceback = (part.replace("\x00", "")[:MAX_ERROR] for part in (info.type, info.message, info.traceback))
     kept = ErrorInfo(kind, message, traceback, info.excess)
     return msgspec.json.encode(kept).decode()
+
+
+def _fit(finished: Finished) -> None:
+    """Who used more than its column takes has used as much as that: 25 days of CPU time are not many for a large machine."""
+    code, cpu_ms, memory = finished.exit_code or 0, finished.cpu_ms or 0, finished.max_memory or 0
+    read, written = finished.read_bytes or 0, finished.written_bytes or 0
+    if 0 <= cpu_ms < 2**31 and 0 <= memory < 2**63 and -(2**31) <= code < 2**31 and 0 <= read < 2**63 and 0 <= written < 2**63:
+        return
+    finished.exit_code = _within(finished.exit_code, -(2**31), 2**31 - 1)
+    finished.cpu_ms = _within(finished.cpu_ms, 0, 2**31 - 1)
+    finished.max_memory = _within(finished.max_memory, 0, 2**63 - 1)
+    finished.read_bytes = _within(finished.read_bytes, 0, 2**63 - 1)
+    finished.written_bytes = _within(finished.written_bytes, 0, 2**63 - 1)
+
+
+def _within(number: int | None, least: int, most: int) -> int | None:
+    return None if number is None else min(max(number, least), most)
 
 
 def _plausible(moment_ms: int, now_ms: int) -> int:

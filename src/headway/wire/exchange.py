@@ -81,6 +81,22 @@ def possible(ids: list[int]) -> list[int]:
     return [each for each in ids[:MOST_WAITED_FOR] if type(each) is int and 0 < each < 2**63]
 
 
+def is_json(data: bytes) -> bool:
+    """Whether it can stand in an answer as it is, and be read there: a result comes from the task itself."""
+    try:
+        if not data.isascii():
+            data.decode()  # texts are not looked at below
+        _skip(data)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def as_text(data: bytes) -> bytes | None:
+    """What a result is that is no JSON: a text."""
+    return msgspec.json.encode(data.decode(errors="replace").replace("\0", "\ufffd")) if data.strip() else None
+
+
 class ErrorInfo(msgspec.Struct, omit_defaults=True):
     """Why an attempt did not succeed. `type` and `message` group dead letters."""
 
@@ -211,6 +227,7 @@ class Orders(msgspec.Struct, omit_defaults=True):
     controls: list[Control] = []
 
 
+_skip = msgspec.json.Decoder(msgspec.Raw).decode
 MSGPACK = "application/msgpack"
 encode_msgpack = msgspec.msgpack.Encoder().encode
 decode_exchange = msgspec.msgpack.Decoder(Exchange).decode
