@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from headway.control import batch
-from headway.control.lanes import LANES
+from headway.control.admission import Admission
+from headway.control.lanes import LANES, Lanes
 from headway.domain.lifecycle import State
 from headway.domain.spec import TaskSpec
 from headway.errors import Conflict, CyclicGraph, HeadwayError, IdempotencyConflict, InvalidInput, UnsatisfiableResources
@@ -256,6 +257,75 @@ async def test_a_request_that_the_database_refuses_does_not_fail_those_it_is_sto
         assert [name for name, task in asked.items() if task.exception() is not None] == ["poison"]
         assert isinstance(asked["poison"].exception(), HeadwayError)
         assert await connection.fetchval("select count(*) from task") == LANES + 2
+
+
+async def test_a_request_that_fails_in_a_way_nobody_foresaw_does_not_fail_those_it_is_stored_with(dsn, monkeypatch):
+    stored, poisoned = Admission._store, []
+
+    async def failing(admission, requests):
+        if any(draft.name == b"poison" for request in requests for draft in request.drafts):
+            poisoned.append(len(requests))
+            raise RuntimeError("by the test")
+        return await stored(admission, requests)
+
+    monkeypatch.setattr(Admission, "_store", failing)
+    names = ["one", "poison", "another"]
+    async with engine(dsn) as core, asyncio.timeout(30):
+        lanes, add, together = core.admission.lanes, core.admission.lanes.add, []
+        monkeypatch.setattr(lanes, "add", together.append)
+        asking = asyncio.gather(*(submit(core, function(name=name)) for name in names), return_exceptions=True)
+        await eventually(lambda: len(together) == 3, what="they wait to be stored together")
+        monkeypatch.setattr(lanes, "add", add)
+        for request in together:
+            add(request)
+        answers = zip(names, await asking, strict=True)
+        assert [name for name, answer in answers if isinstance(answer, HeadwayError)] == ["poison"]
+        assert poisoned == [3, 1]
+        assert await count(core) == 2
+        await submit(core, function(name="after"))
+
+
+async def test_what_was_stored_before_something_unforeseen_is_not_stored_again(dsn, monkeypatch):
+    ordinarily = Admission._store_ordinarily
+
+    async def failing(admission, batch):
+        await ordinarily(admission, batch)
+        raise RuntimeError("by the test")
+
+    monkeypatch.setattr(Admission, "_store_ordinarily", failing)
+    async with engine(dsn) as core, asyncio.timeout(30):
+        receipts = await asyncio.gather(*(submit(core, function()) for _ in range(3)))
+        assert len({receipt.ids[0] for receipt in receipts}) == await count(core) == 3
+
+
+async def test_a_commit_that_fails_ends_neither_its_lane_nor_the_other():
+    done: list[str] = []
+    began = {"poison": asyncio.Event(), "slow": asyncio.Event()}
+    failed = asyncio.Event()
+
+    async def commit(batch: list[str]) -> None:
+        if (word := batch[0]) in began:
+            began[word].set()
+        if word == "poison":
+            await began["slow"].wait()
+            failed.set()
+            raise RuntimeError("by the test")
+        if word == "slow":
+            await failed.wait()
+            await asyncio.sleep(0.05)  # a lane that is cancelled is so by now
+        done.append(word)
+
+    lanes = Lanes(commit, lambda _: 1, 1)
+    running = asyncio.create_task(lanes.run())
+    async with asyncio.timeout(20):
+        for word in began:
+            lanes.add(word)
+            await began[word].wait()
+        for word in ("one", "two"):
+            lanes.add(word)
+        await eventually(lambda: sorted(done) == ["one", "slow", "two"], seconds=15)
+    running.cancel()
+    await asyncio.wait([running])
 
 
 async def test_what_waits_for_a_task_that_is_there_already_waits_for_that_one(dsn):

@@ -32,6 +32,7 @@ from headway.store.queries import query
 BATCH_TASKS = 1_500  # enough to amortise a commit; more would hold up everything else while its rows are made
 _FIND = query("read.exists")
 _EXISTING = query("key.existing")
+_FORESEEN = (HeadwayError, asyncpg.PostgresError, ValueError)
 
 
 @dataclass
@@ -132,18 +133,21 @@ class Admission:
 
     async def _commit(self, requests: list[Request]) -> None:
         try:
-            await self._store(requests)
+            batch, leased = await self._store(requests)
         except Unavailable as error:
             _fail(requests, error)
-        except (HeadwayError, asyncpg.PostgresError, ValueError) as error:
+        except Exception as error:  # whatever it is, each of them is answered
             if len(requests) == 1:
-                log("admission.refused", error=str(error))
+                log("admission.refused", error=repr(error), exc_info=None if isinstance(error, _FORESEEN) else error)
                 _fail(requests, error if isinstance(error, HeadwayError) else HeadwayError("the database refused the tasks"))
                 return
             for request in requests:
                 await self._commit([request])
+        else:
+            self._tell(batch, leased)
 
-    async def _store(self, requests: list[Request]) -> None:
+    async def _store(self, requests: list[Request]) -> tuple[Batch, bool]:
+        """What was stored, and whether a node has it already."""
         batch = Batch(requests, await self.ids.take(sum(len(r.drafts) + bool(r.tree_name) for r in requests)), self.clock.now_us())
         leased = False
         try:
@@ -154,12 +158,21 @@ class Admission:
             # The connection went away; perhaps after the COMMIT arrived. Only the database knows.
             if not await self._was_committed(batch):
                 raise
+        except _FORESEEN:
+            raise
+        except Exception as error:  # nobody knows where: what is stored must not be stored again
+            if not await self._was_committed(batch):
+                raise
+            log("admission.failed", level="error", exc_info=error)
+        return batch, leased
+
+    def _tell(self, batch: Batch, leased: bool) -> None:
         batch.settle()
         if not leased:
             self.bus.ready(batch.ready())
         if batch.scheduled:
             self.bus.scheduled()
-        telemetry.submitted(sum(r.created.count(True) for r in requests))
+        telemetry.submitted(sum(r.created.count(True) for r in batch.requests))
 
     async def _store_ordinarily(self, batch: Batch) -> None:
         if batch.plain:

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from headway.logs import log
+
 T = TypeVar("T")
 LANES = 2
 
@@ -34,7 +36,10 @@ class Lanes(Generic[T]):
             await self._wake.wait()
             self._wake.clear()
             while self._waiting:
-                await self.commit(self._next())
+                try:
+                    await self.commit(self._next())
+                except Exception as error:  # it answered its items; those that come after it, and the other lane, know nothing of it
+                    log("lane.failed", level="error", exc_info=error)
 
     def _next(self) -> list[T]:
         taken, weight = 0, 0
