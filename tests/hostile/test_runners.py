@@ -171,6 +171,16 @@ def test_nonsense_on_its_socket_ends_the_runner_and_nobody_else(server: Scripted
 
 
 @pytest.mark.usefixtures("neighbour")
+@pytest.mark.parametrize("what", ["error", "result", "number"])
+def test_an_end_that_nobody_could_store_ends_the_runner_and_nobody_else(server: ScriptedServer, what: str) -> None:
+    ref = order(server, "fib", what)
+    server.wait(lambda: ref in server.finished)
+    assert server.outcome(ref) is Outcome.RUNNER_CRASHED
+    assert "it was ended for" in server.error(ref)["message"]
+    assert call(server, "grow", 5) == 5
+
+
+@pytest.mark.usefixtures("neighbour")
 @pytest.mark.parametrize("how", [order, trusted])
 @pytest.mark.parametrize(("name", "why"), [("announce", "a message that never ends"), ("ask", "questions without end")])
 def test_one_that_says_something_without_end_is_ended(server: ScriptedServer, how: Order, name: str, why: str) -> None:

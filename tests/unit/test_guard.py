@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.agent.guard import PIECES, Forged, checked
+from headway.agent.reports import error_text
 from headway.domain.lifecycle import Outcome
-from headway.wire.exchange import Finished, Order
+from headway.wire.exchange import ErrorInfo, Finished, Order
 
 BATCH = [Order(1, 1, 1, b""), Order(2, 3, 1, b"")]
 encode = msgspec.msgpack.encode
@@ -56,6 +57,21 @@ FORGED = {
     "a list in a form for thousands": b"\xdc\x00\x02" + encode("back") + encode(1),
     "nothing": b"",
 }
+DEEP = "[" * 5_000 + "]" * 5_000
+NO_ENDS: dict[str, dict[str, Any]] = {
+    "an error that is no JSON": {"outcome": Outcome.ERROR, "error": "oh"},
+    "an error of another form": {"outcome": Outcome.ERROR, "error": "[1]"},
+    "an error too deep": {"outcome": Outcome.ERROR, "error": '{"type":"A","message":"b","x":' + DEEP + "}"},
+    "a result that is no JSON": {"result": b"[1,"},
+    "a result that is not UTF-8": {"result": b'["\xff"]'},
+    "a result too deep": {"result": DEEP.encode()},
+    "years of CPU time": {"cpu_ms": 2**62},
+    "less CPU time than none": {"cpu_ms": -1},
+    "more memory than there is": {"max_memory": 2**63},
+    "an exit code that is none": {"exit_code": 2**31},
+    "more read than can be": {"read_bytes": 2**64 - 1},
+    "less written than nothing": {"written_bytes": -1},
+}
 NOT_A_RUNNERS = sorted(
     set(Outcome)
     - {Outcome.SUCCEEDED, Outcome.ERROR, Outcome.TRY_LATER, Outcome.REQUEUED, Outcome.SUSPENDED, Outcome.NOT_STARTABLE}
@@ -65,6 +81,23 @@ NOT_A_RUNNERS = sorted(
 @pytest.mark.parametrize("what", HONEST)
 def test_what_it_can_know_of_its_own_tasks_is_believed(what: str) -> None:
     assert encode(checked(HONEST[what], BATCH)) == HONEST[what]
+
+
+@pytest.mark.parametrize("what", NO_ENDS)
+def test_an_end_that_says_what_nobody_could_store_is_forged(what: str) -> None:
+    end = Finished(1, 1, **{"outcome": Outcome.SUCCEEDED, "started_ms": 1, "ended_ms": 2, **NO_ENDS[what]})
+    with pytest.raises(Forged):
+        checked(encode(["did", 1, encode(end), 0, 0, False, []]), BATCH)
+
+
+def test_an_end_with_all_that_a_runner_knows_is_believed() -> None:
+    info = error_text(ErrorInfo("E", "\ud800 \0 é", "trace"))
+    good = [
+        Finished(1, 1, Outcome.ERROR, 1, 2, error=info, exit_code=-9, cpu_ms=2**33, max_memory=2**40),
+        Finished(2, 3, Outcome.SUCCEEDED, 1, 2, '["é"]'.encode(), read_bytes=1, written_bytes=0),
+    ]
+    body = encode(["did", 2, b"".join(map(encode, good)), 0, 0, False, []])
+    assert encode(checked(body, BATCH)) == body
 
 
 @pytest.mark.parametrize("what", FORGED)

@@ -14,13 +14,15 @@ from typing import Any
 import msgspec
 
 from headway.domain.lifecycle import Outcome
-from headway.wire.exchange import Finished, Order
+from headway.wire.exchange import ErrorInfo, Finished, Order, is_json
 
 LARGEST = 64 * 2**20  # of one message
+MOST = 2**50  # milliseconds of CPU time, and bytes: no task of one node uses as much
 PIECES = 2**16  # of output in it
 _OUTCOMES = frozenset({Outcome.SUCCEEDED, Outcome.ERROR, Outcome.TRY_LATER, Outcome.REQUEUED, Outcome.SUSPENDED, Outcome.NOT_STARTABLE})
 _Said = list[tuple[int, int, int, bytes]]
 _finished = msgspec.msgpack.Decoder(list[Finished]).decode
+_error = msgspec.json.Decoder(ErrorInfo).decode
 _FORMS: dict[str, tuple[Any, ...]] = {
     "did": (str, int, bytes, int, int, bool, _Said),
     "said": (str, _Said, tuple[int, int, float, float, str] | None),
@@ -81,3 +83,11 @@ def _check_finished(count: int, items: bytes, batch: Sequence[Order]) -> None:
         raise Forged("the end of a task that is not its own")
     if any(row.outcome not in _OUTCOMES for row in rows):
         raise Forged("an end that is not a runner's to tell")
+    for row in rows:
+        if row.error is not None:
+            _error(row.error)
+        if row.result is not None and not is_json(row.result):
+            raise Forged("a result that is no JSON, or nested too deeply")
+        used = (row.cpu_ms or 0, row.max_memory or 0, row.read_bytes or 0, row.written_bytes or 0)
+        if min(used) < 0 or max(used) >= MOST or not -(2**31) <= (row.exit_code or 0) < 2**31:
+            raise Forged("a number that cannot be")
