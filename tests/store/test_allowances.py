@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from contextlib import AsyncExitStack
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 
 from headway.api.tenants import limits_of
 from headway.control import expanding
-from headway.control.allowances import Allowances
+from headway.control.allowances import MANY_WAIT, Allowances
 from headway.domain.lifecycle import State
 from headway.domain.tenant import Subscription
 from headway.errors import Forbidden, HeadwayError, IdempotencyConflict, InvalidInput, LimitExceeded, TooLarge
@@ -134,14 +135,14 @@ async def test_a_flood_of_refused_requests_asks_the_database_at_most_now_and_the
         await subscribe(core, rate_per_hour=36, burst=2)
         await many(core, 2)
         asked = 0
-        transact = core.database.transact
+        transact = core.database.transact_aside
 
         async def counting(work):
             nonlocal asked
             asked += 1
             return await transact(work)
 
-        core.database.transact = counting
+        core.database.transact_aside = counting
         for _ in range(200):
             with pytest.raises(LimitExceeded):
                 await core.allowances.take(1, 1)
@@ -152,16 +153,16 @@ async def test_when_the_database_goes_away_in_the_middle_tokens_are_lost_never_d
     async with engine(dsn) as core:
         await subscribe(core, rate_per_hour=3.6, burst=10)
         await many(core, 1)
-        transact = core.database.transact
+        transact = core.database.transact_aside
 
         async def lost_after_commit(work):
             await transact(work)
             raise HeadwayError("the answer was lost")
 
-        core.database.transact = lost_after_commit
+        core.database.transact_aside = lost_after_commit
         with pytest.raises(HeadwayError, match="the answer was lost"):
             await core.allowances.take(1, 4)
-        core.database.transact = transact
+        core.database.transact_aside = transact
         taken = 1
         while True:
             try:
@@ -366,12 +367,12 @@ class Counted:
         self.transactions = 0
         self.gate = asyncio.Event()
         self.gate.set()
-        self.allowances = Allowances(SimpleNamespace(transact=self._transact), core.tenants, name)
+        self.allowances = Allowances(SimpleNamespace(transact_aside=self._transact), core.tenants, name)
 
     async def _transact(self, work):
         self.transactions += 1
         await self.gate.wait()
-        return await self.core.database.transact(work)
+        return await self.core.database.transact_aside(work)
 
 
 async def tenants_with(core, count: int, **fields) -> list[int]:
@@ -426,6 +427,44 @@ async def test_who_gives_up_while_it_asks_leaves_its_tenant_free_to_ask_again(ds
         assert (await first).in_flight == 1
         assert (await again).in_flight == 4
         assert (await other.take(two, 3)).in_flight == 3, "what was not asked for was not taken"
+
+
+async def test_tokens_are_taken_and_given_back_though_every_connection_of_the_tasks_is_lent(dsn, monkeypatch):
+    """Who holds one and asks for tokens waits for none of them."""
+    monkeypatch.setattr("headway.store.database.LOAN_S", 0.2)
+    async with engine(dsn) as core, AsyncExitStack() as held:
+        await subscribe(core, rate_per_hour=3600, burst=100)
+        for _ in range(core.database._hot._size):
+            await held.enter_async_context(core.database.hot())
+        assert (await core.allowances.take(1, 3)).in_flight == 3
+        core.allowances.limited[1].stored(3)
+        core.allowances.limited[1].used_at = -math.inf
+        assert await core.allowances.run_once() == 1
+
+
+async def test_the_tokens_of_tenants_that_wait_by_the_ten_thousand_leave_connections_to_the_duties(dsn, monkeypatch):
+    """Each of them is counted alone, which takes its time."""
+    from headway.control import allowance_rows
+
+    async with engine(dsn) as core:
+        numbers = await tenants_with(core, 8, rate_per_hour=3600, burst=100)
+        for number in numbers:
+            core.allowances.limited[number].waiting = MANY_WAIT + 1
+        core.allowances.limited[numbers[0]].waiting = 0  # and one that asks as most do
+        real, held, most = allowance_rows.lease, 0, 0
+
+        async def counted(connection, asks, *, server):
+            nonlocal held, most
+            held += 1
+            most = max(most, held)
+            await connection.execute("select pg_sleep(0.05)")
+            held -= 1
+            return await real(connection, asks, server=server)
+
+        monkeypatch.setattr(allowance_rows, "lease", counted)
+        await asyncio.gather(*(core.allowances.take(number, 1) for number in numbers))
+        assert most == 2
+        assert most < core.database._cold._size
 
 
 async def test_what_a_server_holds_goes_back_soon_when_the_limits_are_others(dsn):

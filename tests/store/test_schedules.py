@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import datetime
 from typing import Any
 
@@ -12,7 +14,7 @@ from headway.domain.lifecycle import State
 from headway.domain.schedule import Scheduled
 from headway.domain.spec import TaskSpec
 from headway.domain.task import Category
-from headway.errors import InvalidInput, LimitExceeded, NotFound, StaleEpoch, UnsatisfiableResources
+from headway.errors import Conflict, InvalidInput, LimitExceeded, NotFound, StaleEpoch, UnsatisfiableResources
 from headway.policy.firing import Fate, Kind
 from tests.support.engine import ScriptedAgent, engine, function, state_of
 from tests.support.scheduling import HOUR, apply, due_without_start, fates, fetch, firings, has_fired, make_due
@@ -465,6 +467,40 @@ async def test_a_trigger_that_is_stored_again_takes_its_tokens_once(dsn, monkeyp
         await apply(core, tasks=TWO, start="2099-01-01T00:00:00Z")
         await core.schedules.trigger(1, "s")
         assert (len(tries), len(await fetch(core, "select 1 from task"))) == (2, 2)
+
+
+async def test_many_triggers_of_a_limited_tenant_keep_nobody_from_the_connections(dsn, monkeypatch):
+    monkeypatch.setattr("headway.store.database.LOAN_S", 1.0)
+    async with engine(dsn) as core, contextlib.AsyncExitStack() as opened:
+        agent = await ScriptedAgent(core).join()
+        body = '{"isolation": "none", "rate_per_hour": 36000, "burst": 100}'
+        await fetch(core, "update tenant set subscription = $1, changed_at = clock_timestamp() where id = 1", body)
+        await core.tenants.refresh()
+        for n in range(12):
+            await apply(core, f"s{n}", start="2089-01-01T00:00:00Z")
+        for _ in range(core.database._hot._size):  # all of them are open, as on a server that was busy
+            await opened.enter_async_context(core.database.hot())
+        await opened.aclose()
+        said, *started = await asyncio.gather(agent.say(heartbeat=True), *(core.schedules.trigger(1, f"s{n}") for n in range(12)))
+        assert said.renewed
+        assert len({start.run for start in started}) == 12
+
+
+async def test_a_trigger_of_what_is_changed_meanwhile_is_told_so(dsn, monkeypatch):
+    async with engine(dsn) as core:
+        await apply(core, start="2099-01-01T00:00:00Z")
+        take = core.allowances.take
+
+        async def changed(tenant: int, count: int) -> Any:
+            await apply(core, tasks=TWO, start="2099-01-01T00:00:00Z")
+            return await take(tenant, count)
+
+        monkeypatch.setattr(core.allowances, "take", changed)
+        with pytest.raises(Conflict, match="'s' was changed"):
+            await core.schedules.trigger(1, "s")
+        monkeypatch.undo()
+        await core.schedules.trigger(1, "s")
+        assert len(await fetch(core, "select 1 from task")) == 2
 
 
 async def test_a_firing_whose_turn_the_limit_puts_off_says_so_until_it_starts(dsn):

@@ -140,6 +140,7 @@ class Allowances:
     _taken: asyncio.Event = field(default_factory=asyncio.Event)  # something is at hand that may have to go back
     _waiting: list[_Waiting] = field(default_factory=list)
     _asking: asyncio.Task[None] | None = None
+    _alone: asyncio.Lock = field(default_factory=asyncio.Lock)  # who asks alone, or gives back
 
     def __post_init__(self) -> None:
         self.tenants.bus.on_tenants.append(self._subscriptions_changed)
@@ -205,7 +206,8 @@ class Allowances:
     async def _answer(self, ask: Ask, waiting: int) -> Answer:
         """From a transaction of all who ask while another one is under way."""
         if waiting > MANY_WAIT:
-            return (await self._lease([ask]))[ask.tenant]
+            async with self._alone:
+                return (await self._lease([ask]))[ask.tenant]
         mine = _Waiting(ask, asyncio.get_running_loop().create_future())
         self._waiting.append(mine)
         if self._asking is None:
@@ -240,7 +242,7 @@ class Allowances:
                 one.answer.set_result(answers[one.ask.tenant])
 
     async def _lease(self, asks: list[Ask]) -> dict[int, Answer]:
-        return await self.database.transact(lambda connection: allowance_rows.lease(connection, asks, server=self.server))
+        return await self.database.transact_aside(lambda connection: allowance_rows.lease(connection, asks, server=self.server))
 
     def rate_of(self, tenant: int) -> tuple[int, int, float] | None:
         """For the headers: tasks an hour, how many are left as far as this server knows, seconds until the burst is whole again."""
@@ -291,7 +293,10 @@ class Allowances:
         for allowance in idle.values():
             allowance.until = allowance.counted_until = 0.0
         limits = {tenant: allowance.limit for tenant, allowance in idle.items()}
-        await self.database.transact(lambda connection: allowance_rows.give_back(connection, had, limits, server=self.server))
+        async with self._alone:
+            await self.database.transact_aside(
+                lambda connection: allowance_rows.give_back(connection, had, limits, server=self.server)
+            )
         for allowance in idle.values():
             allowance.forget()
 

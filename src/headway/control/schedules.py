@@ -44,6 +44,7 @@ _PAUSE = query("schedule.pause")
 _RESUME = query("schedule.resume")
 _DELETE = query("schedule.delete")
 _GOING = query("schedule.going")
+_SIZE = query("schedule.size")
 _BACKFILL = query("schedule.backfill")
 _STOP_BACKFILL = query("schedule.stop_backfill")
 _CLOCK = "select clock_timestamp()"
@@ -158,17 +159,22 @@ class Schedules:
         """Run it now, whatever its calendar, its policy and a pause say: a person asked."""
 
         async def work(connection: Connection) -> Any:
-            taken.anew()
             row = await _locked(connection, tenant, name)
+            if len(row["definitions"]) != count:
+                raise Conflict(f"the schedule {name!r} was changed by somebody else just now", hint="trigger it again")
             start = Start(row, row["now"], Kind.TRIGGER)
-            await taken.take(tenant, len(row["definitions"]))
             started = await self.starter.start(connection, [start])
             going = [r["id"] for r in await connection.fetch(_GOING, row["running"])]
             if start.run is not None:
                 await set_running(connection, {row["id"]: [*going, start.run]})
             return started
 
+        async with self.database.cold() as connection:
+            count = await connection.fetchval(_SIZE, tenant, name)
+        if count is None:
+            raise missing(name)
         with Taken(self.allowances) as taken:
+            await taken.take(tenant, count)  # which may take its time: nobody else's connection is held meanwhile
             started = await self.database.transact(work)
         self.starter.tell(started)
         start: Start = started.starts[0]

@@ -29,6 +29,7 @@ _HOT_PLANS = {
     "enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off", "enable_bitmapscan": "off",
     "plan_cache_mode": "force_generic_plan",
 }  # fmt: skip
+_AS_HOT = "; ".join(f"set local {name} = {value}" for name, value in _HOT_PLANS.items())
 
 AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 GONE = (
@@ -133,8 +134,21 @@ class Database:
 
     async def transact(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
         """Run `work` in a transaction on a hot connection; deadlocks and serialisation failures run it again."""
+        return await self._tried(self.hot, work)
+
+    async def transact_aside(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
+        """The same, with the same plans, on a cold connection: for what somebody waits for who holds a hot one. With as many of them as
+        there are hot ones, each would wait for another that nobody gives back."""
+
+        async def planned(connection: Connection) -> Result:
+            await connection.execute(_AS_HOT)
+            return await work(connection)
+
+        return await self._tried(self.cold, planned)
+
+    async def _tried(self, loan: Callable[[], Loan], work: Callable[[Connection], Awaitable[Result]]) -> Result:
         for tried in range(_TRIES):
-            async with self.hot() as connection:
+            async with loan() as connection:
                 try:
                     async with connection.transaction():
                         return await work(connection)

@@ -96,6 +96,10 @@ select id, tenant, name, hash, spec, body, definitions, anchor, next_at, due_at,
     clock_timestamp() as now
 from schedule where tenant = $1 and name = any ($2::text[]) order by id for update;
 
+-- name: size
+-- Of how many tasks a schedule is.
+select cardinality(definitions) from schedule where tenant = $1 and name = $2;
+
 -- name: add
 insert into schedule (tenant, name, hash, spec, body, definitions, anchor, next_at, due_at, paused_at)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
