@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 
 import asyncpg
 import msgspec
@@ -13,6 +14,7 @@ from headway.control.admission import Admission
 from headway.control.lanes import LANES, Lanes
 from headway.domain.lifecycle import State
 from headway.domain.spec import TaskSpec
+from headway.domain.task import encode
 from headway.errors import Conflict, CyclicGraph, HeadwayError, IdempotencyConflict, InvalidInput, UnsatisfiableResources
 from tests.support.engine import ScriptedAgent, engine, function, state_of, submit
 from tests.support.waiting import eventually
@@ -38,6 +40,56 @@ async def test_tasks_of_one_definition_share_a_row(dsn):
         assert await count(core) == 50
         assert await count(core, "definition") == 1
         assert await count(core, "shape") == 1
+
+
+async def test_what_long_definitions_say_is_not_kept_in_memory(dsn):
+    async with engine(dsn) as core:
+        await submit(core, {"command": ["echo", "x" * 1_000_000], "at": 4e9})
+        tracemalloc.start()
+        try:
+            for n in range(20):
+                await submit(core, {"command": ["echo", str(n) + "x" * 1_000_000], "at": 4e9})
+            assert tracemalloc.get_traced_memory()[0] < 8_000_000  # the last is still held here and there
+        finally:
+            tracemalloc.stop()
+
+
+async def test_many_definitions_together_take_no_more_memory_than_they_may(dsn, monkeypatch):
+    monkeypatch.setattr("headway.control.remembered.KEPT", 100_000)
+    async with engine(dsn) as core:
+        for n in range(40):
+            await submit(core, {"command": ["echo", f"{n}" + "x" * 10_000], "at": 4e9}, {"command": ["echo", str(n)], "at": 4e9})
+        assert sum(len(content) for _, content in core.drafts._specs) < 100_000
+        assert sum(len(encode(known.definition)) for known in core.definitions._by_id.values()) < 100_000
+        few, before = [{"command": ["echo", str(n)], "at": 4e9} for n in range(3)], await count(core, "definition")
+        await submit(core, *few)
+        await submit(core, *few)
+        assert len(core.drafts._specs) >= 3
+        assert await count(core, "definition") == before
+
+
+async def test_a_definition_that_is_not_remembered_runs_fails_and_is_sent_again_as_others_are(dsn, tmp_path):
+    async with engine(dsn, secrets_key=str(tmp_path / "key")) as core:
+        await core.secrets.put(1, "token", "s3cr3t")
+        agent = await ScriptedAgent(core).join()
+        long = function(args=["x" * 100_000], secrets={"API": "token"}, attempts=1)
+        ids = {*(await submit(core, long)).ids, *(await submit(core, long)).ids, *(await submit(core, function(attempts=1))).ids}
+        assert await count(core, "definition") == 2
+        orders, told, secrets = {}, {}, {}
+        async with asyncio.timeout(60):
+            while orders.keys() < ids:
+                reply = await agent.say(wait_s=2.0, received=[(order.id, order.attempt) for order in orders.values()], heartbeat=True)
+                orders |= {order.id: order for order in reply.orders}
+                told, secrets = told | reply.definitions, secrets | reply.secrets
+        assert {len(args) for definition in told.values() for args in definition.args} == {100_000}
+        assert [*secrets.values()] == [{"API": "s3cr3t"}]
+        assert core.definitions.known(orders[min(ids)].definition) is None
+        for order in orders.values():
+            await agent.fail(order)
+        async with core.database.cold() as connection:
+            assert await connection.fetchval("select count(distinct fingerprint) from dead_letter where id = any ($1)", list(ids)) == 1
+        assert set(await core.actions.revive(list(ids), 1, None)) == ids
+        await agent.succeed(*await agent.orders(3))
 
 
 async def test_many_new_definitions_of_one_request_are_stored_together(dsn):

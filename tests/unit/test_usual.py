@@ -13,6 +13,7 @@ from hypothesis import strategies as some
 from headway.control import draft as drafts_
 from headway.control import usual as usual_
 from headway.control.draft import Draft, Drafts
+from headway.control.remembered import Remembered
 from headway.domain.task import Definition, encode
 from headway.domain.tenant import STANDARD, Terms
 from headway.errors import HeadwayError, InvalidInput
@@ -27,7 +28,7 @@ class Reader(Drafts):
         self.long = 0
         self.stored: dict[bytes, Any] = {}
         self.bus = SimpleNamespace(on_tenants=[])
-        super().__init__(SimpleNamespace(), SimpleNamespace(bus=self.bus), SimpleNamespace())  # type: ignore[arg-type]
+        super().__init__(SimpleNamespace(remembered=Remembered()), SimpleNamespace(bus=self.bus), SimpleNamespace())  # type: ignore[arg-type]
 
     def known(self, tenant: int, spec: Any) -> Any:
         content = drafts_._content(spec)
@@ -127,6 +128,12 @@ def written(tasks: list[Task], space: str = "") -> bytes:
 
 class Definitions:
     """Numbers that are what was defined."""
+
+    def __init__(self) -> None:
+        self.remembered = Remembered()
+
+    def known(self, number: bytes) -> bytes:
+        return number
 
     async def intern_many(self, tenant: int, definitions: list[Definition]) -> list[Any]:
         return [SimpleNamespace(id=encode(definition)) for definition in definitions]
@@ -265,7 +272,8 @@ async def test_a_definition_that_was_being_stored_when_terms_changed_is_not_reme
         return [SimpleNamespace(id=one) for one in wanted] if isinstance(wanted, list) else SimpleNamespace(id=wanted)
 
     contents = SimpleNamespace(checked=nothing, intern=stored)
-    drafts = Drafts(SimpleNamespace(intern_many=stored), tenants, contents)  # type: ignore[arg-type]
+    definitions = SimpleNamespace(intern_many=stored, known=lambda number: number, remembered=Remembered())
+    drafts = Drafts(definitions, tenants, contents)  # type: ignore[arg-type]
     for _ in range(2):
         await drafts.read(1, body, ndjson=False, key=None)
     assert [definition.cap_ms for definition in defined] == [60_000, 120_000]

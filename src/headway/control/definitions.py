@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from headway.control.queues import Queues
+from headway.control.remembered import Remembered
 from headway.control.sealing import Seal
 from headway.control.webhooks import register
 from headway.domain.isolation import EVERYTHING, confine
@@ -23,7 +24,7 @@ _INTERN = query("definition.intern")
 _INTERN_MANY = query("definition.intern_many")
 _BY_ID = query("definition.by_id")
 _SHAPES = query("definition.shapes")
-_LIMIT = 50_000  # entries kept in memory
+_EACH, _TEXT = 500, 56  # bytes that a definition takes beside its text, and each text in it
 
 
 class Interned:
@@ -42,7 +43,7 @@ class Interned:
 
 
 class Definitions:
-    """A cache in front of the two tables. Rows never change, so it never goes stale."""
+    """A cache in front of the two tables, within bounds. Rows never change, so it never goes stale."""
 
     def __init__(self, database: Database, queues: Queues, seal: Seal) -> None:
         self.database = database
@@ -52,6 +53,8 @@ class Definitions:
         self.rules: dict[int, Rules] = {}  # by shape
         self._by_content: dict[tuple[int, bytes], Interned] = {}
         self._by_id: dict[int, Interned] = {}
+        self.remembered = Remembered()
+        self.remembered.on_full += [self._by_content.clear, self._by_id.clear]
         self.with_results: set[int] = set()  # those whose orders carry results
         self._shape_ids: dict[tuple[Resources, Rules], int] = {}
         # The next larger form of a task that ran out of memory, as far as its tenant and the fleet allow one (K2).
@@ -76,7 +79,7 @@ class Definitions:
                 row = await connection.fetchval(_INTERN, tenant, digest, shape, definition.name, body.decode())
             if definition.notify:
                 await register(connection, self.seal, tenant, row, definition.notify)
-        return self._keep(tenant, digest, Interned(row, shape, definition))
+        return self._keep(Interned(row, shape, definition), body.decode(), (tenant, digest))
 
     async def intern_many(self, tenant: int, definitions: Sequence[Definition]) -> list[Interned]:
         """The same for many whose queues were checked and that notify nobody: one question instead of one each."""
@@ -89,8 +92,9 @@ class Definitions:
             async with self.database.cold() as connection:
                 rows = await connection.fetch(_INTERN_MANY, tenant, list(new), [shapes[one] for one in new], names, bodies)
             for row in rows:
-                definition, _ = new.pop(row["hash"])
-                found[row["hash"]] = self._keep(tenant, row["hash"], Interned(row["id"], shapes[row["hash"]], definition))
+                definition, body = new.pop(row["hash"])
+                interned = Interned(row["id"], shapes[row["hash"]], definition)
+                found[row["hash"]] = self._keep(interned, body.decode(), (tenant, row["hash"]))
         return [found[digest] for _, _, digest in contents]
 
     def _content(self, tenant: int, definition: Definition) -> tuple[Definition, bytes, bytes]:
@@ -100,13 +104,14 @@ class Definitions:
         body = encode(definition)
         return definition, body, hashlib.blake2b(body, digest_size=16).digest()
 
-    def _keep(self, tenant: int, digest: bytes, interned: Interned) -> Interned:
-        if len(self._by_content) >= _LIMIT:
-            self._by_content.clear()
-            self._by_id.clear()
-        self._by_content[(tenant, digest)] = self._by_id[interned.id] = interned
+    def _keep(self, interned: Interned, body: str, content: tuple[int, bytes] | None = None) -> Interned:
+        """Remember it, if it is not too long for that."""
         if interned.definition.with_results:
             self.with_results.add(interned.id)
+        if self.remembered.add(_EACH + len(body) + _TEXT * body.count('"') // 2):
+            self._by_id[interned.id] = interned
+            if content is not None:
+                self._by_content[content] = interned
         return interned
 
     async def _shape(self, resources: Resources, rules: Rules) -> int:
@@ -128,17 +133,16 @@ class Definitions:
     async def load(self, ids: Iterable[int]) -> dict[int, Interned]:
         """Definitions by number."""
         wanted = set(ids)
-        missing = [i for i in wanted if i not in self._by_id]
-        if missing:
+        found = {i: self._by_id[i] for i in wanted if i in self._by_id}
+        if missing := [i for i in wanted if i not in found]:
             async with self.database.cold() as connection:
                 rows = await connection.fetch(_BY_ID, missing)
             for row in rows:
-                self._by_id[row["id"]] = Interned(row["id"], row["shape"], decode(row["body"]))
-                if self._by_id[row["id"]].definition.with_results:
-                    self.with_results.add(row["id"])
-        return {i: self._by_id[i] for i in wanted if i in self._by_id}
+                found[row["id"]] = self._keep(Interned(row["id"], row["shape"], decode(row["body"])), row["body"])
+        return found
 
     def known(self, definition: int) -> Interned | None:
+        """If it is remembered."""
         return self._by_id.get(definition)
 
     async def load_shapes(self, ids: Iterable[int]) -> None:

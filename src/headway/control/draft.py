@@ -93,7 +93,7 @@ _inputs = msgspec.json.Decoder(_Inputs)
 _keys = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _content = msgspec.msgpack.Encoder(order="deterministic").encode
 _NOTHING = msgspec.Raw(b"null")
-_SPECS_KEPT = 20_000
+_EACH = 200  # bytes that something remembered takes beside its content
 _TOGETHER = 1_000  # new definitions stored by one statement
 
 
@@ -178,7 +178,9 @@ class Drafts:
         self.tenants = tenants
         self._specs: dict[tuple[int, bytes], Interned] = {}
         self._usual = Usual()
-        tenants.bus.on_tenants += [self._specs.clear, self._usual.clear]  # the same words may now mean another task
+        forget = [self._specs.clear, self._usual.clear]
+        tenants.bus.on_tenants += forget  # the same words may now mean another task
+        definitions.remembered.on_full += forget
 
     async def read(self, tenant: int, body: bytes, *, ndjson: bool, key: str | None) -> tuple[list[Draft], bool]:
         """The drafts in a request body, and whether it was a single task."""
@@ -289,9 +291,8 @@ class Drafts:
     def _remember(self, tenant: int, content: bytes, interned: Interned, edition: int) -> None:
         if edition != self._usual.edition:
             return  # the same words mean another task by now
-        if len(self._specs) > _SPECS_KEPT:
-            self._specs.clear()
-        self._specs[(tenant, content)] = interned
+        if self.definitions.known(interned.id) is not None and self.definitions.remembered.add(_EACH + len(content)):
+            self._specs[(tenant, content)] = interned
 
     async def define(self, tenant: int, spec: TaskSpec) -> Definition:
         """What a spec means for a tenant, without storing anything."""

@@ -154,17 +154,20 @@ async def failures(
         judged.append((row, report))
         {Step.AGAIN: retried, Step.CANCEL: cancelled, Step.GIVE_UP: dead}[verdict.step].append((row, report, verdict))
     await tell_killed(connection, judged, effects)
-    await _enlarge(connection, retried, definitions)
+    await _enlarge(connection, retried, known, definitions)
     await _retry(connection, retried, effects)
-    return await _cancel(connection, cancelled, effects) + await _bury(connection, dead, definitions, effects)
+    return await _cancel(connection, cancelled, effects) + await _bury(connection, dead, known, effects)
 
 
-async def _enlarge(connection: Connection, retried: list[tuple[Any, Finished, Verdict]], definitions: Definitions) -> None:
+async def _enlarge(
+    connection: Connection, retried: list[tuple[Any, Finished, Verdict]], known: dict[int, Interned], definitions: Definitions
+) -> None:
     """A task that ran out of memory is tried again in the next larger tier, where there is one it may have (K2)."""
     rows = []
     for row, report, _ in retried:
-        known = definitions.known(row["definition"]) if report.outcome == Outcome.OUT_OF_MEMORY else None
-        larger = definitions.larger(row["tenant"], known.definition) if known is not None else None
+        if report.outcome != Outcome.OUT_OF_MEMORY:
+            continue
+        larger = definitions.larger(row["tenant"], known[row["definition"]].definition)
         if larger is not None:
             interned = await definitions.intern(row["tenant"], larger)
             rows.append((row["id"], interned.id, interned.shape))
@@ -229,19 +232,18 @@ async def _cancel(
 
 
 async def _bury(
-    connection: Connection, dead: list[tuple[Any, Finished, Verdict]], definitions: Definitions, effects: Effects
+    connection: Connection, dead: list[tuple[Any, Finished, Verdict]], known: dict[int, Interned], effects: Effects
 ) -> list[tuple[int, State]]:
     if not dead:
         return []
     rows = []
     for row, report, verdict in dead:
-        interned = definitions.known(row["definition"])
+        name = known[row["definition"]].definition.name
         error = report.error or msgspec.json.encode(ErrorInfo(Outcome(report.outcome).word, verdict.because)).decode()
         c = verdict.counts
         rows.append(
             (row["id"], report.outcome, error, report.exit_code, _moment(report.started_ms), _moment(report.ended_ms), report.cpu_ms,
-             report.max_memory, fingerprint(interned.definition.name if interned else "", report.outcome, error),
-             c.failures, c.resource_failures, c.node_losses)
+             report.max_memory, fingerprint(name, report.outcome, error), c.failures, c.resource_failures, c.node_losses)
         )  # fmt: skip
     done = await connection.fetch(_FAIL, *_columns(rows))
     effects.ended += [(row["id"], State.FAILED) for row in done]

@@ -66,9 +66,8 @@ class Secrets:
         """For each definition of these orders that names secrets: its variables with their values. One whose secrets are all gone is
         told too, with none: what a node was told before counts no more."""
         wanted: list[tuple[int, str, str]] = []
-        for number in {order.definition for order in orders}:
-            known = self.definitions.known(number)
-            if known is not None and known.definition.content.secrets:
+        for number, known in (await self.definitions.load(order.definition for order in orders)).items():
+            if known.definition.content.secrets:
                 wanted += [(number, variable, name) for variable, name in known.definition.content.secrets.items()]
         if not wanted:
             return {}
