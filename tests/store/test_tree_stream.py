@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
+import asyncpg
 import pytest
 
 from headway.api.tree_views import tree_view
 from headway.control.core import Core
+from headway.control.streaming import AT_ONCE
 from headway.errors import CyclicGraph, HeadwayError, InvalidInput
 from tests.store.test_tree_levels import agrees
-from tests.support.engine import ScriptedAgent, engine, function
+from tests.support.engine import ScriptedAgent, engine, function, submit
+from tests.support.waiting import eventually
 
 
 async def body(specs: Iterable[Any], *, piece: int = 1000) -> AsyncIterator[bytes]:
@@ -109,3 +114,73 @@ async def test_other_kinds_of_edges_go_through_a_stream(dsn):
         [order] = await agent.orders()
         await agent.succeed(order)
         assert (await tree_view(core, tree, None)).levels[1].succeeded == 1
+
+
+@asynccontextmanager
+async def no_tree_is_stored(dsn: str) -> AsyncIterator[Callable[[], Awaitable[int]]]:
+    """Every stream stops at its first statement. Yields how many do."""
+    connection, watch = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
+
+    async def waiting() -> int:
+        return await watch.fetchval("select count(*) from pg_locks where not granted and relation = 'tree'::regclass")
+
+    async with connection.transaction():
+        await connection.execute("lock table tree in share mode")
+        yield waiting
+    await connection.close()
+    await watch.close()
+
+
+async def test_many_streams_at_once_leave_connections_to_everybody_else(dsn, monkeypatch):
+    monkeypatch.setattr("headway.store.database.LOAN_S", 0.5)
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        numbers = [1, *[(await core.access.add_tenant(f"t{n}"))[0] for n in range(8)]]
+        await core.tenants.refresh()
+        async with no_tree_is_stored(dsn) as waiting:
+            streams = [asyncio.ensure_future(core.streams.submit(n, "t", False, body([function(name="a")]))) for n in numbers]
+            await eventually(lambda: waiting())
+            assert (await agent.say(heartbeat=True)).renewed
+            (task,) = (await submit(core, function())).ids
+            assert [order.id for order in await agent.orders()] == [task]
+            assert await waiting() == AT_ONCE
+        assert len({tree for tree, _ in await asyncio.gather(*streams)}) == 9
+
+
+async def test_a_tenant_with_many_streams_keeps_those_of_others_waiting_for_one_at_most(dsn):
+    async with engine(dsn) as core:
+        other, _ = await core.access.add_tenant("other")
+        await core.tenants.refresh()
+        async with no_tree_is_stored(dsn) as waiting:
+            many = [asyncio.ensure_future(core.streams.submit(1, "t", False, body([function(name="a")]))) for _ in range(4)]
+            await eventually(lambda: waiting())
+            one = asyncio.ensure_future(core.streams.submit(other, "t", False, body([function(name="a")])))
+            await eventually(lambda: is_so(waiting, 2))
+        trees = sorted([tree for tree, _ in await asyncio.gather(*many, one)])
+        assert one.result()[0] in trees[:2]
+
+
+async def test_others_are_served_while_a_stream_is_read_that_has_come_already(dsn):
+    async with engine(dsn) as core:
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async def read() -> AsyncIterator[bytes]:
+            seen = []
+            async for piece in body(function(input=n) for n in range(500)):
+                yield piece
+                seen.append(turns)
+            assert seen[-1] - seen[2] >= len(seen) - 3 > 10
+            beside.cancel()
+
+        beside = asyncio.ensure_future(others())
+        await core.streams.submit(1, "t", False, read())
+
+
+async def is_so(count: Callable[[], Awaitable[int]], wanted: int) -> bool:
+    return await count() == wanted

@@ -13,7 +13,8 @@ import struct
 import tempfile
 from array import array
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -41,6 +42,7 @@ from headway.store.queries import query
 MOST_TASKS = 5_000_000
 LONGEST_LINE = MAX_INPUT + 2**20
 ROWS = 2_000  # made at a time: a few milliseconds in which nobody else is served
+AT_ONCE = 2  # trees that are stored: each holds a hot connection for as long as that takes
 COPIES = 100_000  # rows in one statement, far below the timeout of a statement
 _TREE = query("tree.add")
 _LEVELS = query("tree.add_levels")
@@ -61,6 +63,8 @@ class Streams:
     clock: Clock
     bus: Bus
     allowances: Allowances
+    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+    _turns: WeakValueDictionary[int, asyncio.Lock] = field(default_factory=WeakValueDictionary)  # of each tenant one tree at a time
 
     async def submit(self, tenant: int, name: str, strict: bool, body: AsyncIterator[bytes]) -> tuple[int, int]:
         """The id of the tree, and of how many tasks it is."""
@@ -68,10 +72,11 @@ class Streams:
             await spool.fill(body)
             self.fleet.check_satisfiable(spool.kinds.values())
             counts = await asyncio.to_thread(spool.graph.join, spool.named)
-            with Taken(self.allowances) as taken:
-                await taken.take(tenant, len(spool.graph))
-                (tree,) = await self.ids.take(1)
-                ready = await self._store(tenant, tree, name, strict, spool, counts)
+            async with self._turns.setdefault(tenant, asyncio.Lock()), self._places:
+                with Taken(self.allowances) as taken:
+                    await taken.take(tenant, len(spool.graph))
+                    (tree,) = await self.ids.take(1)
+                    ready = await self._store(tenant, tree, name, strict, spool, counts)
             self.bus.ready(ready)
             self.bus.scheduled()
             telemetry.submitted(len(spool.graph))
@@ -120,6 +125,7 @@ class Spool:
             lines = (rest + data).split(b"\n")
             rest = lines.pop()
             await self._take(lines)
+            await asyncio.sleep(0)  # what has come already is read without waiting for anything
             if len(rest) > LONGEST_LINE:
                 raise TooLarge(f"line {len(self.graph) + 1} is longer than {LONGEST_LINE} bytes")
         await self._take([rest])
