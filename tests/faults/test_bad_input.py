@@ -206,6 +206,7 @@ async def test_without_a_token_nothing_is_said(made, header):
         ("/v1/nodes/none/drain", b""),
         ("/v1/tenants", b'{"name": "a\\u0000b"}'),
         ("/v1/keys", b'{"role": "king"}'),
+        ("/v1/keys", b'{"tenant": "a\\u0000"}'),
         ("/v1/nowhere", b""),
     ],
     ids=lambda value: repr(value)[:60],
@@ -223,7 +224,8 @@ async def test_other_calls_are_as_strict(made, path, body):
         "/v1/tasks?node=nobody", "/v1/tasks?q=%00", "/v1/tasks?name=%00", "/v1/tasks?label=a%00=b",
         "/v1/tasks/x", "/v1/tasks/0", "/v1/tasks/-1", "/v1/tasks/99999999999999999999", "/v1/tasks/%00", "/v1/tasks/1?wait=x",
         "/v1/tasks/1/logs?attempt=x", "/v1/tasks/1/logs?stream=both", "/v1/trees/x", "/v1/nodes/%00", "/v1/dead-letters?group=maybe",
-        "/v1/events?after=x", "/v1/nowhere", "/%00",
+        "/v1/events?after=x", "/v1/nowhere", "/%00", "/v1/trees?name=%00", "/v1/trees?%00=x", "/v1/webhooks/a%00",
+        "/v1/webhooks/%00/deliveries", "/v1/tenants/%00", "/v1/tenants/a%00/limits", "/v1/schedules/%00", "/v1/queues/%00",
     ],
 )  # fmt: skip
 async def test_a_wrong_question_is_refused(made, path):
@@ -233,3 +235,67 @@ async def test_a_wrong_question_is_refused(made, path):
     finally:
         await http.close()
     await assert_refused(made, answer)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("PATCH", "/v1/webhooks/%00", 404), ("DELETE", "/v1/webhooks/a%00", 404), ("POST", "/v1/webhooks/%00/rotate", 404),
+        ("POST", "/v1/webhooks/%00/test", 404), ("POST", "/v1/webhooks/%00/replay", 404), ("DELETE", "/v1/queues/%00", 404),
+        ("PATCH", "/v1/tenants/%00", 404), ("DELETE", "/v1/tenants/a%00", 404), ("PUT", "/v1/schedules/%00", 404),
+        ("PUT", "/v1/tiers/basic?tenant=%00", 400), ("DELETE", "/v1/tenants/nobody?cancel=%00", 400),
+    ],
+)  # fmt: skip
+async def test_no_name_has_a_nul_character(made, method, path, status):
+    http = Http(made.servers[0].url, token=TOKEN)
+    try:
+        answer = await http.request(method, path, body=b"" if method == "DELETE" else b"{}")
+    finally:
+        await http.close()
+    await assert_refused(made, answer, word="NUL")
+    assert answer.status == status
+
+
+DEPTHS = range(900, 1000)  # among them what can just be read, and no more be written
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/v1/tasks", '{"function": "m:f", "idempotency_key": "%(depth)d", "at": "2090-01-01T00:00:00Z", "input": %(input)s}'),
+        ("POST", "/v1/tasks", '[{"function": "m:f", "idempotency_key": "l%(depth)d", "at": "2090-01-01T00:00:00Z", "input": %(input)s}]'),
+        ("PATCH", "/v1/tasks/%(task)s", '{"input": %(input)s}'),
+    ],
+    ids=["one", "a list", "a change"],
+)
+async def test_an_input_is_taken_or_refused_however_deeply_it_is_nested(made, method, path, body):
+    http = Http(made.servers[0].url, token=TOKEN)
+    try:
+        answer = await http.request("POST", "/v1/tasks", body=task(at="2090-01-01T00:00:00Z"))
+        names = {"task": msgspec.json.decode(answer.body)["id"]}
+        for depth in DEPTHS:
+            said = body % {**names, "depth": depth, "input": "[" * depth + "]" * depth}
+            answer = await http.request(method, path % names, body=said.encode())
+            assert answer.status in (200, 201, 400, 404), (depth, answer.body)
+            if answer.status == 400:
+                assert b"nested too deeply" in answer.body
+    finally:
+        await http.close()
+    assert answer.status == 400
+
+
+async def test_a_schedule_that_is_nested_too_deeply_is_refused_and_no_other_cannot_be_triggered(made):
+    http = Http(made.servers[0].url, token=TOKEN)
+    try:
+        for depth in (400, *DEPTHS):
+            nested = "[" * depth + "]" * depth
+            body = f'{{"schedule": 3600, "start": "2090-01-01T00:00:00Z", "task": {{"function": "m:f", "input": {nested}}}}}'
+            answer = await http.request("PUT", "/v1/schedules/deep", body=body.encode())
+            if depth == 400:
+                assert answer.status == 200
+                assert (await http.request("POST", "/v1/schedules/deep/trigger")).status == 201
+            else:
+                assert answer.status == 400
+                assert b"nested too deeply" in answer.body
+    finally:
+        await http.close()

@@ -399,6 +399,20 @@ async def test_what_cannot_fire_is_given_up_once_though_a_person_asked_for_it(ds
         assert await core.firing.run_once() > 0  # nothing is left to be tried again and again
 
 
+async def test_a_schedule_that_was_stored_nested_too_deeply_is_told_so_and_stopped(dsn):
+    async with engine(dsn) as core:
+        await apply(core, start="2099-01-01T00:00:00Z")
+        await fetch(core, "update schedule set body = $1", '{"task":{"function":"m:f","input":' + "[" * 2000 + "]" * 2000 + "}}")
+        with pytest.raises(InvalidInput, match="the schedule 's' is nested too deeply"):
+            await core.schedules.trigger(1, "s")
+        await due_without_start(core)
+
+        async def stopped() -> Any:
+            return await fetch(core, "select problem from schedule where paused_at is not null")
+
+        assert "nested too deeply" in (await eventually(stopped))[0]["problem"]
+
+
 async def test_jitter_delays_each_firing_by_less_than_its_length(dsn):
     async with engine(dsn) as core:
         await apply(core, schedule="hourly", jitter="30m")

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from headway.domain import units
+from headway.domain.checks import DEEPEST, check_nesting
 from headway.domain.define import define, edges
 from headway.domain.lifecycle import State
 from headway.domain.resources import TIERS, Capacity, fits
@@ -131,3 +132,24 @@ def test_states_have_the_published_codes():
         "expired",
     ]
     assert [(state.word, int(state)) for state in State] == [(word, code) for code, word in enumerate(words)]
+
+
+@pytest.mark.parametrize(
+    ("text", "deep"),
+    [
+        (b"[" * DEEPEST + b"]" * DEEPEST, False),
+        (b"[" * (DEEPEST + 1) + b"]" * (DEEPEST + 1), True),
+        (b'{"a":' * (DEEPEST + 1) + b"1" + b"}" * (DEEPEST + 1), True),
+        (b"[" + b",".join([b"[[]]"] * 1000) + b"]", False),
+        (b'["' + b"[" * 1000 + b'","\\\\","\\"' + b"[" * 1000 + b'"]', False),
+        (b'["\\"",' + b"[" * DEEPEST + b"]" * DEEPEST + b"]", True),
+    ],
+    ids=["as deep as allowed", "deeper", "mappings", "many beside each other", "brackets in texts", "behind a text"],
+)
+def test_what_is_kept_may_be_nested_so_deeply(text, deep):
+    msgspec.json.decode(text)
+    if not deep:
+        check_nesting(text, "task")
+        return
+    with pytest.raises(InvalidInput, match="task: it is nested too deeply"):
+        check_nesting(text, "task")

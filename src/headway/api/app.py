@@ -32,7 +32,7 @@ from headway.api import (
     trees,
     webhooks,
 )
-from headway.api.request import Http
+from headway.api.request import Http, refuse_nul
 from headway.control.core import Core
 from headway.errors import HeadwayError
 
@@ -73,6 +73,7 @@ def create_app(core: Core) -> Litestar:
         state=State({"core": core}),
         openapi_config=None,
         middleware=[audit.AuditTrail],
+        before_request=refuse_nul,
         logging_config=None,  # ours is telemetry.log; Litestar's would start a thread
         request_max_body_size=core.settings.max_body,
         exception_handlers={

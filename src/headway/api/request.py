@@ -14,13 +14,23 @@ from headway.control.access import Caller
 from headway.control.core import Core
 from headway.domain.identity import MAX_ID
 from headway.domain.wrong_kind import decoded
-from headway.errors import NotFound, VersionMismatch
+from headway.errors import InvalidInput, NotFound, VersionMismatch
 from headway.store.queries import query
 from headway.wire.exchange import MSGPACK, encode_msgpack
 
 Http = Request[Any, Any, Any]
 Body = TypeVar("Body")
 _STRANGERS = query("subtask.strangers")
+
+
+async def refuse_nul(request: Http) -> None:
+    """Before every handler: no name has a NUL character in it, and PostgreSQL cannot even be asked for one."""
+    path = request.scope["path"]
+    if "\0" in path:
+        raise NotFound(f"there is nothing at {path[:200]!r}: it has a NUL character")
+    if b"%00" in request.scope["query_string"]:
+        name = next(name for name, value in request.query_params.multi_items() if "\0" in name + value)
+        raise InvalidInput(f"{name[:40]!r}: a NUL character in a parameter", field=name[:40])
 
 
 def core_of(request: Http) -> Core:

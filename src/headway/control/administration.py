@@ -44,8 +44,10 @@ class Administration:
 
     async def tenant_id(self, name: str) -> int:
         """A tenant by name, or an error that says so."""
-        async with self.database.cold() as connection:
-            found: int | None = await connection.fetchval(_FIND, name)
+        found: int | None = None
+        if "\0" not in name:
+            async with self.database.cold() as connection:
+                found = await connection.fetchval(_FIND, name)
         if found is None:
             raise NotFound(f"there is no tenant {name[:60]!r}")
         return found

@@ -348,6 +348,8 @@ def payload_hash(spec: TaskSpec) -> bytes:
     except OverflowError:
         define(spec)  # knows which number it is, if it is none of args
         raise InvalidInput("args: a number is larger than 64 bits", field="args") from None
+    except RecursionError:  # it could just be read
+        raise InvalidInput("input: it is nested too deeply", field="input") from None
     return hashlib.blake2b(body, digest_size=16).digest()
 
 

@@ -21,7 +21,7 @@ from headway.control.firing import set_running
 from headway.control.fleet import Fleet
 from headway.control.starting import Start, Starter
 from headway.control.taken import Taken
-from headway.domain.checks import check_name
+from headway.domain.checks import check_name, check_nesting
 from headway.domain.firings import firings, shortest_gap
 from headway.domain.schedule import Overlap, Scheduled, ScheduleSpec, Timing, Work, timing
 from headway.domain.spec import TaskSpec
@@ -117,6 +117,7 @@ class Schedules:
         when = timing(spec, name)
         check_levels(asked.levels)
         body = msgspec.json.encode(Work(asked.task, asked.tasks, asked.levels))
+        check_nesting(body, "task" if asked.tasks is None else "tasks")
         specs = msgspec.json.decode(body, type=Work).specs  # a copy: drafting uses specs up
         for task in specs:
             _check(task)

@@ -26,6 +26,7 @@ from headway.control.settle import Effects, settle, tell
 from headway.domain.lifecycle import Outcome, State
 from headway.domain.resources import LABEL_LIMIT
 from headway.domain.schedule import Work
+from headway.domain.wrong_kind import decoded
 from headway.policy.firing import Fate, Kind
 from headway.store.database import Connection
 from headway.store.queries import query
@@ -87,7 +88,7 @@ class Starter:
         known = await self.definitions.load(number for start in starts for number in start.schedule["definitions"])
         requests = []
         for start in starts:
-            work: Work = _work.decode(start.schedule["body"])
+            work: Work = decoded(_work.decode, start.schedule["body"].encode(), what=f"the schedule {start.schedule['name']!r}")
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             drafts = self._drafts(start, work, known)
             name = None if work.task is not None else start.schedule["name"]  # a schedule of a tree makes trees of its own name

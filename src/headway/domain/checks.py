@@ -10,6 +10,8 @@ from headway.errors import InvalidInput
 NAME_LIMIT = 200
 KEY_LIMIT = 200
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+DEEPEST = 500  # a half of what can be read: whoever reads it again may have begun deeper in Python's stack
+_BRACKETS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|([\[{])|[\]}]')
 
 
 def is_name(name: str) -> bool:
@@ -48,3 +50,17 @@ def check_interpreter(interpreter: str | None, field: str) -> None:
         raise InvalidInput(
             f"{field}: the interpreter is empty", field=field, hint="for example python or perl; leave it out to go by the file's suffix"
         )
+
+
+def check_nesting(body: bytes, field: str) -> None:
+    """A JSON text that is kept, to be read again and again."""
+    if body.count(b"[") + body.count(b"{") <= DEEPEST:
+        return
+    depth = 0
+    for found in _BRACKETS.finditer(body):
+        if found[1]:
+            depth += 1
+            if depth > DEEPEST:
+                raise InvalidInput(f"{field}: it is nested too deeply", field=field, hint=f"at most {DEEPEST} levels")
+        elif found[0][:1] != b'"':
+            depth -= 1
