@@ -157,19 +157,19 @@ class Slots:
         return same.popleft()  # the one that rested longest: what it used of its CPU quota is forgotten by now
 
     def _make(self, own_user: bool) -> Slot:
+        uid = self.users.take() if own_user and self.users is not None else None
         if self._numbers:
             number = self._numbers.pop()
         else:
             self._made += 1
             number = self._made
-        group = self.hierarchy.group(str(number)) if self.hierarchy is not None else None
-        uid = self.users.take() if own_user and self.users is not None else None
-        compiled, calls = self.starter.make(number)
-        slot = Slot(number, group, uid, calls, compiled)
         try:
+            group = self.hierarchy.group(str(number)) if self.hierarchy is not None else None
+            compiled, calls = self.starter.make(number)
+            slot = Slot(number, group, uid, calls, compiled)
             _start(slot, self.starter, self.before_user)
-        except OSError:
-            self._give_back_user(slot)
+        except OSError:  # what there is of its group is for the next one of this number
+            self._give_back_user(uid)
             self._numbers.append(number)
             raise
         self._slots.add(slot)
@@ -190,11 +190,11 @@ class Slots:
         if slot.group is not None:
             slot.group.remove()
         self._numbers.append(slot.number)
-        self._give_back_user(slot)
+        self._give_back_user(slot.uid)
 
-    def _give_back_user(self, slot: Slot) -> None:
-        if slot.uid is not None and self.users is not None:
-            self.users.give_back(slot.uid)
+    def _give_back_user(self, uid: int | None) -> None:
+        if uid is not None and self.users is not None:
+            self.users.give_back(uid)
 
 
 def _start(slot: Slot, starter: Starter, before_user: Call = lambda: None) -> None:
