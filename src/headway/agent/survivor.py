@@ -113,22 +113,29 @@ class Survivors:
 
 def start(instance: str, work_dir: str, after: str = "", *, wait_s: float | None = None) -> Survivor:
     """Called by a supervisor before it starts anything else. `after`: a program for the shell, for when all is ended."""
-    lock = os.open(os.path.join(work_dir, "survivor.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    _take(lock, instance, WAIT_S if wait_s is None else wait_s)
-    theirs, ours = os.pipe()
-    timer = Timer()
-    high = [os.dup(theirs), os.dup(lock), os.dup(timer.fd)]
-    passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    pid = os.posix_spawn(
-        "/bin/sh",
-        ["/bin/sh", "-c", _WAIT],
-        {**passed_on, "PYTHON": sys.executable, "END": _END, "INSTANCE": instance, "AFTER": after},
-        file_actions=[(os.POSIX_SPAWN_DUP2, fd, to) for fd, to in zip(high, (0, LOCK_FD, TIMER_FD), strict=True)],
-        setsid=True,
-        setsigmask=(),
-    )
-    for fd in (*high, theirs, lock):
-        os.close(fd)
+    with contextlib.ExitStack() as given, contextlib.ExitStack() as kept:
+        lock = os.open(os.path.join(work_dir, "survivor.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        given.callback(os.close, lock)
+        _take(lock, instance, WAIT_S if wait_s is None else wait_s)
+        theirs, ours = os.pipe()
+        given.callback(os.close, theirs)
+        kept.callback(os.close, ours)
+        timer = Timer()
+        kept.callback(timer.close)
+        high: list[int] = []
+        for fd in (theirs, lock, timer.fd):
+            high.append(os.dup(fd))
+            given.callback(os.close, high[-1])
+        passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        pid = os.posix_spawn(
+            "/bin/sh",
+            ["/bin/sh", "-c", _WAIT],
+            {**passed_on, "PYTHON": sys.executable, "END": _END, "INSTANCE": instance, "AFTER": after},
+            file_actions=[(os.POSIX_SPAWN_DUP2, fd, to) for fd, to in zip(high, (0, LOCK_FD, TIMER_FD), strict=True)],
+            setsid=True,
+            setsigmask=(),
+        )
+        kept.pop_all()  # without an error they are the survivor's
     return Survivor(pid, ours, timer)
 
 
