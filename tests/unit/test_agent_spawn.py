@@ -8,13 +8,17 @@ import os
 import resource
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from headway.agent import process as process_module
 from headway.agent.containers import Containers
 from headway.agent.granted import Granted
+from headway.agent.group import Group, Limits
+from headway.agent.handing import side_by_side
 from headway.agent.link import Terms
 from headway.agent.loggers import Loggers
 from headway.agent.loop import Loop
@@ -25,7 +29,7 @@ from headway.agent.reports import Outbox
 from headway.agent.runner_box import RunnerBoxes
 from headway.agent.runners import Runners
 from headway.agent.signals import RunnerEnded
-from headway.agent.spawn import Launch, close_all, launch, pipes
+from headway.agent.spawn import Launch, call_for, close_all, complete, launch, pipes
 from headway.agent.spools import Spools
 from headway.domain.resources import Resources
 from headway.domain.task import Definition
@@ -127,6 +131,72 @@ def test_a_program_for_which_no_descriptor_is_left_is_told_and_not_raised() -> N
     assert (program.error, program.pid) == (errno.EMFILE, -1)
     assert opened() == before
     os.close(null)
+
+
+class Held:
+    """A group of version 2, as far as a start knows it."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.folder = str(place), str(place.parent)
+
+
+def at_a_door(node: Node, place: Path) -> Launch:
+    """A program that must be moved into its group, by `place`, before it begins; it would leave a file there."""
+    slot = node.places.slots.take(Limits(), isolated=False)
+    assert slot is not None
+    null = os.open(os.devnull, os.O_RDWR)
+    return Launch(["/usr/bin/touch", f"{place}.began"], {}, "/", null, null, replace(slot, group=cast(Group, Held(place))))
+
+
+def test_a_program_is_moved_into_its_group_though_no_descriptor_is_left_by_then(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "cgroup.procs").touch()
+    program = at_a_door(node, tmp_path / "cgroup.procs")
+    call = call_for(program)
+    with left(0):
+        side_by_side([call])
+        complete(program)
+    assert program.error == 0
+    assert (tmp_path / "cgroup.procs").read_text() == str(program.pid)
+    assert os.waitpid(program.pid, 0)[1] == 0
+    assert (tmp_path / "cgroup.procs.began").exists()
+
+
+def test_a_program_for_whose_group_no_descriptor_is_left_is_told_and_not_started(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "cgroup.procs").touch()
+    program, before = at_a_door(node, tmp_path / "cgroup.procs"), opened()
+    for count in range(3):
+        with left(count):
+            launch(program)
+        assert (program.error, program.pid) == (errno.EMFILE, -1)
+        assert opened() == before
+
+
+def test_a_program_that_cannot_be_moved_into_its_group_is_ended_before_it_begins(node: Node, tmp_path: Path) -> None:
+    """It went on where nothing limits it, and the supervisor died."""
+    program, before = at_a_door(node, Path("/dev/full")), opened()
+    program.argv[1] = str(tmp_path / "began")
+    launch(program)
+    assert program.error == errno.ENOSPC
+    assert os.waitstatus_to_exitcode(os.waitpid(program.pid, 0)[1]) == -signal.SIGKILL
+    assert not (tmp_path / "began").exists()
+    assert opened() == before
+
+
+def test_a_start_that_fails_at_its_end_is_the_end_of_that_task_only(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    definition = Definition(name="true", command=("/bin/true",))
+    process = Process(Order(1, 1, 1, b"null", ""), Capture(1, 1, 1000), 0.0, 0)
+    process.place = node.places.take(definition)
+    node.places.make_ready(process.place)
+    before = opened()
+    program = node.spawner.prepare(process, definition, alone=False)
+
+    def fails(program: Launch) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(process_module, "complete", fails)
+    assert "Too many open files" in (node.spawner.begun(process, definition, program) or "")
+    process.close()
+    assert opened() == before
 
 
 def test_a_runner_for_which_no_descriptor_is_left_ends_with_the_reason(node: Node) -> None:

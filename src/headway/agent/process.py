@@ -163,32 +163,33 @@ class Spawner:
 
     def begun(self, process: Process, definition: Definition, program: Launch) -> str | None:
         """Its thread has done its part; returns why it could not be started."""
-        complete(program)
-        why = self._again(process, definition, program) if program.error else None
+        why: str | None = None
+        try:
+            complete(program)
+            if program.error:
+                self._again(process, definition, program)
+        except (NotStartable, OSError) as error:
+            why = str(error)
+        except Exception as error:
+            why = unforeseen(error, "starting its program", task=process.order.id)
         close_all((program.stdout, program.stderr, *(ours for ours, _ in program.passes)))
         process.pid = program.pid
         return why
 
-    def _again(self, process: Process, definition: Definition, program: Launch) -> str | None:
+    def _again(self, process: Process, definition: Definition, program: Launch) -> None:
         """What was known of its command may be out of date: look it up afresh, once."""
-        try:
-            if not os.path.isdir(program.workdir):
-                raise NotStartable(f"the working directory {program.workdir!r} cannot be entered: no such directory")
-            env = self._environment(process, definition)
-            program.argv = self._command(process.order, definition, env, program.workdir, process.dir, fresh=True)
-            if process.isolated:
-                program.argv, _ = self._inside(process, definition, program.argv)
-            for ours, theirs in program.passes:
-                if theirs == VARIABLES_FD:
-                    os.lseek(ours, 0, os.SEEK_SET)
-            launch(program)
-            if program.error:
-                raise NotStartable(f"{program.argv[0]!r} could not be started: {os.strerror(program.error)}")
-        except (NotStartable, OSError) as error:
-            return str(error)
-        except Exception as error:
-            return unforeseen(error, "starting its program", task=process.order.id)
-        return None
+        if not os.path.isdir(program.workdir):
+            raise NotStartable(f"the working directory {program.workdir!r} cannot be entered: no such directory")
+        env = self._environment(process, definition)
+        program.argv = self._command(process.order, definition, env, program.workdir, process.dir, fresh=True)
+        if process.isolated:
+            program.argv, _ = self._inside(process, definition, program.argv)
+        for ours, theirs in program.passes:
+            if theirs == VARIABLES_FD:
+                os.lseek(ours, 0, os.SEEK_SET)
+        launch(program)
+        if program.error:
+            raise NotStartable(f"{program.argv[0]!r} could not be started: {os.strerror(program.error)}")
 
     def _command(self, order: Order, definition: Definition, env: dict[str, str], workdir: str, scratch: str, *, fresh: bool) -> list[str]:
         known = self._argv.get(order.definition)

@@ -9,6 +9,7 @@ changing ours.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import itertools
@@ -58,7 +59,7 @@ class Launch:
     pid: int = -1
     error: int = 0
     turn: int = 0  # of those that were given to the threads together
-    door: tuple[int, int] | None = field(default=None)
+    door: tuple[int, int, int] | None = field(default=None)  # the two ends of a pipe, and what moves it into its group
     run: Run | None = None  # what became of one that was left to compiled code, which makes its pipes
 
     @property
@@ -97,7 +98,7 @@ def call_for(program: Launch) -> tuple[Calls, Call]:
         _start_threads()
     try:
         if program.slot is not None and program.slot.group is not None and program.slot.group.place is not None:
-            program.door = os.pipe()
+            program.door = _make_door(program.slot.group.place)
         call = _prepare(program, program.argv)
     except OSError as error:  # no descriptors are left: this one is not started, the others of its turn are
         call = partial(_fail, program, error.errno or errno.EIO)
@@ -205,18 +206,28 @@ def _limit(pid: int, largest: ctypes.Array[ctypes.c_uint64]) -> bool:
     return False
 
 
-def _open_door(program: Launch) -> None:
-    assert program.door is not None
-    assert program.slot is not None
-    assert program.slot.group is not None
-    waiting, ours = program.door
+def _make_door(place: str) -> tuple[int, int, int]:
+    """All that it takes to open it again: once the program waits there, nothing may be missing."""
+    group = os.open(place, os.O_WRONLY | os.O_CLOEXEC)
     try:
-        if not program.error and program.slot.group.place is not None:
-            with open(program.slot.group.place, "w") as file:
-                file.write(str(program.pid))
+        return *os.pipe(), group
+    except OSError:
+        os.close(group)
+        raise
+
+
+def _open_door(program: Launch) -> None:
+    """Who cannot be moved into its group does not begin: nothing would limit it."""
+    assert program.door is not None
+    try:
+        if not program.error:
+            os.write(program.door[2], str(program.pid).encode())
+    except OSError as error:
+        program.error = error.errno or errno.EIO
+        with contextlib.suppress(ProcessLookupError):  # somebody was faster
+            os.kill(program.pid, signal.SIGKILL)
     finally:
-        os.close(waiting)
-        os.close(ours)
+        close_all(program.door)
         program.door = None
 
 
