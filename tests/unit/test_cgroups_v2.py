@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from headway.agent.cgroups_v2 import V2Group
-from headway.agent.group import Limits
+from headway.agent.executables import _excess
+from headway.agent.granted import Granted
+from headway.agent.group import Limits, Used
+from headway.agent.places import Place, Places
+from headway.agent.runner_box import RunnerBoxes
+from headway.agent.scratch import Scratch
+from headway.agent.slots import Slot, Slots
 from tests.unit.test_agent_spawn import left
 
 
@@ -43,3 +51,58 @@ def test_a_group_that_cannot_be_looked_at_is_not_called_empty(tmp_path: Path) ->
     assert not group.empty()
     (tmp_path / "slot" / "pids.current").unlink()  # a group without this controller, or one that is gone
     assert group.empty()
+
+
+COUNTERS = {
+    "pids.current": "0\n", "cgroup.procs": "", "memory.current": "0\n", "memory.peak": "4096\n", "cpu.stat": "usage_usec 5000000\n",
+    "memory.events": "low 0\nhigh 0\nmax 7\noom 1\noom_kill 1\n", "pids.events": "max 3\n",
+}  # fmt: skip
+
+
+@pytest.fixture
+def slot(tmp_path: Path) -> Slot:
+    """One whose last task was killed for its memory and could not start some processes."""
+    group = V2Group(str(tmp_path / "slot"), ("memory", "pids"))
+    for name, text in COUNTERS.items():
+        (tmp_path / "slot" / name).write_text(text)
+    return Slot(1, group, None)
+
+
+@pytest.fixture
+def slots(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> Slots:
+    """They have that one to give."""
+    monkeypatch.setattr("headway.agent.cgroups_v2.V2Group._begin_peak", lambda group: False)
+    made = Slots(None, users=None, device="")
+    monkeypatch.setattr(made, "hierarchy", SimpleNamespace())
+    made.give_back(slot)
+    return made
+
+
+def test_counters_that_cannot_be_read_are_not_taken_for_nothing(slot: Slot) -> None:
+    with left(0), pytest.raises(OSError, match="Too many open files"):
+        slot.group.used()  # type: ignore[union-attr]
+    assert slot.used() == Used(4096, 5000, 1, 3)
+
+
+def test_a_task_is_not_told_of_the_kills_of_the_one_before_it(slots: Slots, slot: Slot) -> None:
+    """Where the counters could not be read at its beginning, what they had counted before was its own."""
+    with left(0), pytest.raises(OSError, match="Too many open files"):
+        slots.take(Limits(), isolated=False)
+    assert slots._spoilt == [slot]
+
+
+def test_counters_that_went_back_tell_of_no_limit(slot: Slot) -> None:
+    slot.before = Used(None, 0, 2, 4)
+    assert _excess(slot.used(), Place("", cast(Scratch, None), slot, Limits(), 0)) is None
+
+
+def test_a_runner_whose_counters_cannot_be_read_has_ended_for_no_limit(slot: Slot) -> None:
+    left_places: list[Place] = []
+    boxes = RunnerBoxes(cast(Places, SimpleNamespace(give_back=left_places.append)), cast(Granted, None))
+    place = Place("", cast(Scratch, None), slot, Limits(), 0)
+    with left(0):
+        assert boxes.leave(place) is None
+    assert left_places == [place]
+    excess = boxes.leave(place)
+    assert excess is not None
+    assert excess.what == "memory"

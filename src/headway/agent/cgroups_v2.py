@@ -70,13 +70,8 @@ class V2Group:
 
     def empty(self) -> bool:
         """OSError when no descriptor is left to see it by."""
-        try:
-            with open(f"{self._path}/pids.current") as file:
-                return int(file.read()) == 0
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise
-            return not self.pids()
+        running = _told(f"{self._path}/pids.current")
+        return int(running) == 0 if running else not self.pids()
 
     def limit(self, limits: Limits, device: str) -> None:
         old, self._limits, self._device = self._limits, limits, device
@@ -131,14 +126,15 @@ class V2Group:
             self._peak = -1
 
     def _read_peak(self) -> int:
-        text = os.pread(self._peak, 32, 0) if self._peak >= 0 else read(f"{self._path}/memory.peak")
+        text = os.pread(self._peak, 32, 0) if self._peak >= 0 else _told(f"{self._path}/memory.peak")
         return int(text or 0)
 
     def used(self) -> Used:
+        """OSError when no descriptor is left to see it by."""
         peak = self._read_peak()
-        cpu = counter(read(f"{self._path}/cpu.stat").encode(), b"usage_usec ")
-        kills = counter(read(f"{self._path}/memory.events").encode(), b"oom_kill ")
-        refused = counter(read(f"{self._path}/pids.events").encode(), b"max ")
+        cpu = counter(_told(f"{self._path}/cpu.stat").encode(), b"usage_usec ")
+        kills = counter(_told(f"{self._path}/memory.events").encode(), b"oom_kill ")
+        refused = counter(_told(f"{self._path}/pids.events").encode(), b"max ")
         return Used(peak if peak > self._earlier else None, cpu // 1000, kills, refused)
 
     def pids(self) -> list[int]:
@@ -158,6 +154,17 @@ class V2Group:
         self._close_peak()
         with contextlib.suppress(OSError):
             os.rmdir(self._path)
+
+
+def _told(path: str) -> str:
+    """What the kernel says there; nothing in a group without this controller, or in one that is gone."""
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+        return ""
 
 
 def remove_all(base: str, controllers: tuple[str, ...]) -> None:

@@ -308,7 +308,7 @@ class Executables:
             usage = self._usage_inside(box.first) or usage
         cpu_ms = round((usage.ru_utime + usage.ru_stime) * 1000)
         memory: int | None = None
-        if (used := _counted(place)) is not None:
+        if (used := place.used()) is not None:
             memory, cpu_ms = used.peak, max(cpu_ms, used.cpu_ms)
             if process.excess is None and status:
                 process.excess = _excess(used, place)
@@ -421,21 +421,11 @@ class Executables:
         self._by_task.clear()
 
 
-def _counted(place: Place) -> Used | None:
-    """What the group it ran in says, if there is one, and a descriptor to read it by."""
-    if place.slot is None or place.slot.group is None:
-        return None
-    try:
-        return place.slot.used()
-    except OSError:
-        return None
-
-
 def _excess(used: Used, place: Place) -> Excess | None:
     """The limit the kernel says was hit."""
-    if used.kills:
+    if used.kills > 0:
         return Excess("memory", max(used.peak or 0, place.limits.memory), place.limits.memory)
-    if used.refused:
+    if used.refused > 0:
         allowed = place.limits.processes - (OWN_PROCESSES if place.isolated else 0)
         return Excess("processes", allowed + 1, allowed)
     return None

@@ -12,7 +12,7 @@ from headway.agent import cgroups, sandbox
 from headway.agent.disk_count import count
 from headway.agent.disk_watch import DiskWatch, Watch
 from headway.agent.forsaken import note_owner
-from headway.agent.group import KILL_S, Limits
+from headway.agent.group import KILL_S, Limits, Used
 from headway.agent.interpreters import NotStartable
 from headway.agent.link import Terms
 from headway.agent.ports import Ports
@@ -44,6 +44,15 @@ class Place:
     own: int = 0  # memory of a runner that its function is not charged for
     look_at: float = 0.0  # when to look again what that is
     memory: int = -1  # the descriptor that tells, of a runner that is one process
+
+    def used(self) -> Used | None:
+        """What the group it is in has counted, if there is one, and a descriptor to read it by."""
+        if self.slot is None or self.slot.group is None:
+            return None
+        try:
+            return self.slot.used()
+        except OSError:
+            return None
 
     def on_disk(self) -> int:
         """What an attempt has in its folders at its end: at least so much, where there are very many files."""

@@ -148,7 +148,7 @@ class Preparations:
             self._unsure = True
         running = self._running.pop(pid)
         number, place = running.number, running.place
-        if answer.error and place is not None and place.slot is not None and place.slot.used().kills:
+        if answer.error and place is not None and (used := place.used()) is not None and used.kills > 0:
             answer.error = f"the preparation used more memory than it may ({place.limits.memory} bytes); {answer.error}"
         self._leave(running)
         if not answer.error:

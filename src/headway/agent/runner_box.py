@@ -157,11 +157,11 @@ class RunnerBoxes:
         excess = None
         if place.disk is not None and (place.disk.over or place.scratch.at_wall(place.dir)):
             excess = Excess("disk", max(place.on_disk(), place.disk.limit), place.disk.limit)
-        elif place.slot is not None:
-            used, limits = place.slot.used(), place.limits
-            if used.kills:
+        elif (used := place.used()) is not None:
+            limits = place.limits
+            if used.kills > 0:
                 excess = Excess("memory", max((used.peak or 0) - place.own, limits.memory), limits.memory)
-            elif used.refused:
+            elif used.refused > 0:
                 excess = Excess("processes", limits.processes + 1, limits.processes)
         self._places.give_back(place)
         return excess
