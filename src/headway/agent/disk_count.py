@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import stat
-import sys
 import time
 
 ENTRY = 4096  # every file costs at least a block, or its inode does
@@ -27,10 +27,10 @@ class Seen:
         self.round: list[tuple[str, str]] = []  # folder and name of those that are looked at again, one part after another
 
 
-def count(folders: tuple[str, ...], limit: int, *, most: int = sys.maxsize) -> Seen:
-    """Bytes on disk below the folders; stops counting once it is clear that they are too many, or after so many entries."""
+def count(folders: tuple[str, ...], limit: int, *, within_s: float = math.inf) -> Seen:
+    """Bytes on disk below the folders; stops counting once it is clear that they are too many, or when the time is over."""
     seen = Seen()
-    _count(seen, list(folders), limit, most)
+    _count(seen, list(folders), limit, time.monotonic() + within_s)
     return seen
 
 
@@ -79,8 +79,8 @@ def unchanged(seen: Seen) -> bool:
     return all(changed and _changed(where) == changed for where, changed in seen.changed.items())
 
 
-def _count(seen: Seen, left: list[str], limit: int, most: int = sys.maxsize) -> None:
-    while left and seen.total <= 2 * limit + ENTRY and seen.entries < most:
+def _count(seen: Seen, left: list[str], limit: int, until: float = math.inf) -> None:
+    while left and seen.total <= 2 * limit + ENTRY and time.monotonic() < until:
         where = left.pop()
         known: dict[str, int] = {}
         try:
@@ -88,7 +88,7 @@ def _count(seen: Seen, left: list[str], limit: int, most: int = sys.maxsize) -> 
             with os.scandir(where) as entries:
                 for entry in entries:
                     _add_found(seen, known, entry.name, entry.stat(follow_symlinks=False), where, left)
-                    if seen.entries >= most:
+                    if time.monotonic() >= until:
                         break
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:

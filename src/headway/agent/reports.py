@@ -22,6 +22,7 @@ REMEMBERED = 20_000  # attempts whose end is kept after a server has answered it
 REMEMBERED_BYTES = 2**21
 NO_MORE = (errno.EFBIG, errno.EDQUOT)  # what the kernel answers at a limit of one file, and of a folder (walls)
 _NO_MORE = [word for number in NO_MORE for word in (os.strerror(number), errno.errorcode[number])]  # as languages tell of it
+_NO_MORE_ENCODED = [word.encode() for word in _NO_MORE]
 _ARRAY32 = struct.Struct(">BI")
 _MAP16 = struct.Struct(">BH")
 
@@ -50,26 +51,34 @@ def rows(encoded: bytes, count: int) -> list[Any]:
 
 def without_secrets(encoded: bytes, count: int, words: Words) -> bytes:
     """The same ends, with errors that tell no secret: exceptions like to repeat what they were given."""
-    ends = [msgspec.convert(row, Finished) for row in rows(encoded, count)]
+    ends = _ends(encoded, count)
     for end in ends:
         if end.error is not None:
             end.error = _masked(end.error, words)
     return items(ends)
 
 
-def tells_of_full(encoded: bytes) -> bool:
+def tells_of_full(encoded: bytes, count: int) -> bool:
     """Whether one of these ends could be for the disk limit."""
-    return any(word.encode() in encoded for word in _NO_MORE)
+    return any(word in encoded for word in _NO_MORE_ENCODED) and any(map(_could_be_for_full, _ends(encoded, count)))
 
 
 def of_full(encoded: bytes, count: int, excess: Excess) -> bytes:
     """The same ends, of functions in a folder that takes no more: those that failed for that did so for their limit."""
-    ends = [msgspec.convert(row, Finished) for row in rows(encoded, count)]
+    ends = _ends(encoded, count)
     for end in ends:
-        if end.outcome == Outcome.ERROR and any(word in (end.error or "") for word in _NO_MORE):
+        if _could_be_for_full(end):
             end.outcome = OUTCOMES[excess.what]
             end.error = error_text(ErrorInfo(*said(excess), _traceback(end.error), excess))
     return items(ends)
+
+
+def _ends(encoded: bytes, count: int) -> list[Finished]:
+    return [msgspec.convert(row, Finished) for row in rows(encoded, count)]
+
+
+def _could_be_for_full(end: Finished) -> bool:
+    return end.outcome == Outcome.ERROR and any(word in (end.error or "") for word in _NO_MORE)
 
 
 def _traceback(error: str | None) -> str:

@@ -59,6 +59,8 @@ class RunnerProcess:
         self.last_words = b""
         self.believed = True  # until it says what it cannot know
         self.writing = False
+        self.looked_at = False  # what is in its folder
+        self.full: Excess | None = None  # if that was too much
         self.questions = 0  # in what was heard together
         self.way: Way | None = None  # to the server, where it is another than the agent's own
 
@@ -282,9 +284,8 @@ class Runners:
             if output or runner.captures or runner.logged:
                 self._printed(runner, output)
                 self._close_captures(runner, items, count)
-            disk = runner.place.disk
-            if disk is not None and tells_of_full(items) and (held := runner.place.on_disk()) >= disk.limit:
-                items, tired = of_full(items, count, Excess("disk", held, disk.limit)), True  # the next one starts in an empty folder
+            if runner.place.disk is not None and (runner.full is not None or not runner.looked_at) and tells_of_full(items, count):
+                items, tired = self._of_full(runner, items, count), True
             self._outbox.add_encoded("finished", count, without_secrets(items, count, runner.words) if runner.secrets else items)
             self._handle(RunnerDid(number, count, busy_ns / 1e9, last_ns / 1e9, tired, now))
         elif kind == "said":
@@ -305,6 +306,15 @@ class Runners:
             self._handle(RunnerReady(number, now))
         else:
             raise Forged("a message of no known form")
+
+    def _of_full(self, runner: RunnerProcess, items: bytes, count: int) -> bytes:
+        """Some of these may have met the limit of its folder. It is looked at once: the next runner starts in an empty one."""
+        disk = runner.place.disk
+        if disk is not None and not runner.looked_at:
+            runner.looked_at = True
+            if (held := runner.place.on_disk()) >= disk.limit:
+                runner.full = Excess("disk", held, disk.limit)
+        return items if runner.full is None else of_full(items, count, runner.full)
 
     def _printed(self, runner: RunnerProcess, output: list[list[Any]]) -> None:
         for task, attempt, stream, data in output:
