@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from headway.agent import tree, walls
+from headway.agent.scratch import Scratch
 from headway.agent.seccomp import SUBVOLUME_IOCTLS
 from headway.cli import enforcement
 from headway.config import Settings
@@ -25,6 +26,7 @@ from tests.support.confined import LEVELS, MIB, need_groups, need_sandbox, pytho
 from tests.support.processes import command_line
 from tests.support.scripted_server import ScriptedServer
 from tests.support.waiting import until
+from tests.unit.test_agent_spawn import left
 
 LIMIT = 64 * MIB
 ROOM = Resources(cpus_milli=2000, memory=384 * MIB, disk=LIMIT)
@@ -168,6 +170,21 @@ def test_the_next_task_in_a_folder_has_all_of_its_own_room(server: ScriptedServe
     ends = server.run_many(server.define(command=python(small), resources=ROOM), [b""] * 20)
     assert {Outcome(end.outcome) for end in ends} == {Outcome.SUCCEEDED}
     until(lambda: len(subvolumes(place)) < 30)
+
+
+def test_a_wall_that_could_not_be_lifted_for_want_of_a_descriptor_meets_nobody(place: Path) -> None:
+    folders = Scratch(str(place / "folders"))
+    path = folders.take()
+    folders.wall(path, 2 * MIB)
+    folders.give_back(path)
+    with left(0), pytest.raises(OSError, match="Too many open files"):
+        folders.take()
+    again = folders.take()
+    Path(again, "file").write_bytes(os.urandom(8 * MIB))
+    os.sync()
+    folders.close()
+    for pid in folders.removers:
+        os.waitpid(pid, 0)
 
 
 def test_many_small_files_below_the_limit_fit(server: ScriptedServer) -> None:

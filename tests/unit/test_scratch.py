@@ -10,6 +10,7 @@ import pytest
 
 import headway.agent.scratch as scratch_module
 from headway.agent.scratch import CHECKPOINT, SETTLED_NS, Scratch, put
+from headway.agent.walls import Walls
 from tests.support.waiting import until
 
 
@@ -172,3 +173,50 @@ def test_a_folder_that_could_not_be_made_whole_leaves_nothing(scratch: Scratch, 
     for pid in scratch.removers:
         os.waitpid(pid, 0)
     assert os.listdir(scratch.root) == []
+
+
+class Kernel(Walls):
+    """Walls of a kernel that does nothing, and refuses sometimes."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root, "")
+        self.refuses, self.set = False, dict[str, int]()
+
+    def make(self, path: str, mode: int) -> None:
+        os.mkdir(path, mode)
+        self._numbers[path] = 1
+
+    def _set(self, path: str, most: int) -> bool:
+        if not self.refuses:
+            self.set[path] = most
+        return not self.refuses
+
+
+@pytest.fixture
+def kernel(scratch: Scratch) -> Kernel:
+    scratch._walls = made = Kernel(scratch.root)
+    made.clean = lambda path: True  # type: ignore[method-assign]
+    return made
+
+
+def test_a_folder_whose_wall_cannot_be_lifted_is_not_used_again(scratch: Scratch, kernel: Kernel) -> None:
+    """The next task met the wall of the one before, and it was told nowhere."""
+    path = scratch.take()
+    scratch.wall(path, 2**20)
+    scratch.give_back(path)
+    kernel.refuses = True
+    fresh = scratch.take()
+    assert fresh not in (path, *kernel.set)
+    assert not os.path.exists(path)
+    scratch.give_back(fresh)
+    assert scratch.take() == fresh, "there was no wall around it"
+    for pid in scratch.removers:
+        os.waitpid(pid, 0)
+
+
+def test_a_wall_that_was_lifted_stands_no_more(scratch: Scratch, kernel: Kernel) -> None:
+    path = scratch.take()
+    scratch.wall(path, 2**20)
+    scratch.give_back(path)
+    assert scratch.take() == path
+    assert kernel.set[path] > 2**60

@@ -47,10 +47,11 @@ class Scratch:
         try:
             path = self._free.pop() if self._free else self._make()
             os.lstat(path)
+            if self._walls is not None and not self._walls.lift(self._whole(path)):
+                self._forget(path)
+                path = self._make()
         except FileNotFoundError:
             raise OSError(errno.EIO, f"the folder {self.root} was removed") from None
-        if self._walls is not None:
-            self._walls.lift(self._whole(path))
         if uid is not None:
             for folder in self._folders(path):
                 os.chown(folder, uid, uid, follow_symlinks=False)
@@ -90,8 +91,7 @@ class Scratch:
                 return
         except OSError:
             pass  # it was changed beyond use: it is removed below, and the next attempt gets a new one
-        self._stamps.pop(path, None)
-        self._put_aside(self._whole(path))
+        self._forget(path)
 
     def close(self) -> None:
         remove(self.root)
@@ -130,6 +130,10 @@ class Scratch:
         """Everything of it that the attempt may write into."""
         folders = [path, f"{path}/{CHECKPOINT}"]
         return [*folders, self.tmp_of(path)] if self._isolated else folders
+
+    def _forget(self, path: str) -> None:
+        self._stamps.pop(path, None)
+        self._put_aside(self._whole(path))
 
     def _put_aside(self, whole: str) -> None:
         """Where no process can be had now, it goes with the next, or with all of us."""

@@ -71,6 +71,7 @@ class Walls:
         """Somebody will remove it: not we, since the kernel forgets all names that were looked for in it while whoever asks waits, a
         second and more for a million, and nobody can make or remove anything beside it meanwhile."""
         self.lift(path)
+        self._behind.pop(path, None)
         self._numbers.pop(path, None)
 
     def remove(self, path: str) -> bool:
@@ -96,10 +97,12 @@ class Walls:
         self._behind[path] = wall
         return self.stand
 
-    def lift(self, path: str) -> None:
-        """What the agent puts into the folder for the next one shall not meet the wall of the last."""
-        if self._behind.pop(path, None) is not None:
-            self._set(path, _NOTHING)
+    def lift(self, path: str) -> bool:
+        """Whether nobody meets the wall of the last one any more: neither the next, nor what the agent puts into the folder for it."""
+        if path in self._behind and not self._set(path, _NOTHING):
+            return False
+        self._behind.pop(path, None)
+        return True
 
     def reached(self, path: str) -> int:
         """What was in the folder when the wall was met, if it was, lately; else 0.
