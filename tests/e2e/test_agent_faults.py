@@ -12,9 +12,11 @@ import pytest
 
 from headway.agent import cgroups, tree
 from headway.agent.clock import boottime
+from headway.agent.niceness import USUAL
 from headway.domain.lifecycle import Outcome
 from headway.domain.stages import Stage
 from tests.support.agents import AgentProcess, alive, marked_processes, running_agent
+from tests.support.confined import is_root
 from tests.support.processes import command_line
 from tests.support.scripted_server import ScriptedServer
 from tests.support.waiting import until
@@ -103,6 +105,27 @@ def test_when_the_supervisor_dies_its_tasks_die_and_a_new_boot_begins(
     assert ref not in server.finished
     again = server.order(server.define(command=("true",)), task=ref[0], attempt=2)
     server.wait(lambda: again in server.finished)
+
+
+def test_tasks_have_the_usual_nice_value_when_both_processes_of_their_agent_died_in_turn(server: ScriptedServer, tmp_path: Path) -> None:
+    """The supervisor is prompt, and the exchange side that it started was; what that one started took it for usual."""
+    if not is_root():
+        pytest.skip("nobody is prompt")
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, asked := USUAL + 5)
+    with running_agent(tmp_path / "agent", server.url) as agent:
+        os.setpriority(os.PRIO_PROCESS, 0, before)
+        server.wait(lambda: server.registered)
+        supervisor = agent.supervisor()
+        os.kill(agent.pid, signal.SIGKILL)
+        agent.process.wait()
+        server.wait(lambda: len(server.registered) >= 2)
+        (exchange,) = [pid for pid in tree.children(supervisor) if b"adopt" in command_line(pid)]
+        assert os.getpriority(os.PRIO_PROCESS, exchange) == asked
+        os.kill(supervisor, signal.SIGKILL)
+        server.wait(lambda: len(server.registered) >= 3)
+        ref = server.run(server.define(command=("nice",)))
+        assert server.text(ref) == f"{asked}\n"
 
 
 ALONE = "import os, time; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); time.sleep(600)"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headway.agent import niceness
 from headway.agent.niceness import USUAL
 from tests.support.confined import is_root, need_starter
 
@@ -51,6 +52,16 @@ def test_programs_have_the_nice_value_that_their_agent_was_started_with(tmp_path
     words = [*([] if may else MAY_NOT), "nice", "-n", str(asked), sys.executable, "-c", THREE, str(tmp_path)]
     subprocess.run(words, check=True, timeout=SECONDS)
     assert (tmp_path / "said").read_text().split() == [str(min(USUAL + asked, 19))] * 3
+
+
+def test_a_process_of_an_agent_that_was_started_by_a_prompt_one_is_told_what_is_usual(tmp_path: Path) -> None:
+    need_starter()
+    if not is_root():
+        pytest.skip("only root may")
+    asked = niceness.PROMPT - os.getpriority(os.PRIO_PROCESS, 0)
+    words = ["nice", "-n", str(asked), sys.executable, "-c", THREE, str(tmp_path)]
+    subprocess.run(words, check=True, timeout=SECONDS, env={**os.environ, niceness.TOLD: "6"})
+    assert (tmp_path / "said").read_text().split() == ["6"] * 3
 
 
 def test_an_agent_that_was_made_more_important_does_not_make_its_tasks_so(tmp_path: Path) -> None:

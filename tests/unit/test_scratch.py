@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import headway.agent.scratch as scratch_module
-from headway.agent.scratch import CHECKPOINT, SETTLED_NS, Scratch, put
+from headway.agent import niceness
+from headway.agent.scratch import CHECKPOINT, REMOVERS, SETTLED_NS, TOGETHER, Scratch, put
 from headway.agent.walls import Walls
 from tests.support.waiting import until
 
@@ -148,7 +149,7 @@ def test_nothing_that_may_take_long_is_removed_by_the_supervisor_itself(scratch:
 def test_what_is_removed_is_no_longer_beside_the_others(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a folder goes, nothing can be made or removed beside it."""
     asked: list[str] = []
-    monkeypatch.setattr(scratch_module, "_start_removing", lambda path: asked.append(path) or 2**30)
+    monkeypatch.setattr(scratch_module, "_start_removing", lambda paths: asked.extend(paths) or 2**30)
     path = scratch.take()
     Path(path, "folder").mkdir()
     scratch.give_back(path)
@@ -156,6 +157,40 @@ def test_what_is_removed_is_no_longer_beside_the_others(scratch: Scratch, monkey
     assert os.path.dirname(away) == scratch.root
     (inside,) = Path(away).iterdir()
     assert (inside / "folder").is_dir()
+
+
+def test_a_few_processes_remove_what_was_left_and_nothing_is_forgotten(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attempt that left a folder had one, however many there were."""
+    started: list[list[str]] = []
+    monkeypatch.setattr(scratch_module, "_start_removing", lambda paths: started.append(list(paths)) or 2**30 + len(started))
+    paths = [scratch.take() for _ in range(2 * REMOVERS + TOGETHER)]
+    for path in paths:
+        Path(path, "folder").mkdir()
+        scratch.give_back(path)
+    assert len(started) == len(scratch.removers) == REMOVERS
+    scratch.removed(2**29)  # none of these
+    assert len(started) == REMOVERS
+    for pid in sorted(scratch.removers):
+        scratch.removed(pid)
+    assert [len(some) for some in started] == [1] * REMOVERS + [TOGETHER, REMOVERS]
+    assert sum(started, []) == [f"{path}.away" for path in paths]
+
+
+def test_what_removes_folders_is_no_more_important_than_tasks(
+    scratch: Scratch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = os.getpriority(os.PRIO_PROCESS, 0) + 3
+    monkeypatch.setattr(niceness, "USUAL", usual)
+    (tmp_path / "rm").write_text(f'#!/bin/sh\nnice >{tmp_path}/said\nexec /bin/rm "$@"\n')
+    (tmp_path / "rm").chmod(0o700)
+    monkeypatch.setattr(scratch_module.os, "defpath", f"{tmp_path}:{os.defpath}")
+    path = scratch.take()
+    Path(path, "folder").mkdir()
+    scratch.give_back(path)
+    for pid in scratch.removers:
+        os.waitpid(pid, 0)
+    assert (tmp_path / "said").read_text() == f"{usual}\n"
+    assert os.listdir(scratch.root) == []
 
 
 def test_a_folder_that_could_not_be_made_whole_leaves_nothing(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,7 @@ from headway.agent.kept_code import CODE_FD
 from headway.agent.link import LINK_FD, Adopt, EndAll, Quit, Setup
 from headway.agent.link_async import Link
 from headway.agent.machine_id import machine_of
+from headway.agent.niceness import TOLD, USUAL, be_usual
 from headway.agent.noticing import notice
 from headway.agent.places import SCRATCH, box_folder, why_no_sandbox
 from headway.agent.preparations import PASSED_ON as BUILD_ENVIRONMENT
@@ -77,6 +78,7 @@ def run(settings: Settings) -> int:
 
 def adopt() -> None:
     """Started by a supervisor whose exchange side died; the link is descriptor 3 and begins with the settings."""
+    be_usual()  # who started it is prompt
     os.set_inheritable(LINK_FD, False)
     sock = socket.socket(fileno=LINK_FD)
     length = sock.recv(4, socket.MSG_WAITALL)  # exactly the first frame: the rest is for the link
@@ -392,5 +394,5 @@ def _capacity(settings: Settings, work_dir: str) -> Capacity:
 def _environment(source: Mapping[str, str], instance: str) -> dict[str, str]:
     """For the supervisor: what tasks and runners may inherit, and its mark. No token: it gets the settings by the link."""
     env = {name: source[name] for name in (*INHERITED, *PASSED_ON, *BUILD_ENVIRONMENT, *CREDENTIALS) if name in source}
-    env[PROCESS] = instance
+    env[PROCESS], env[TOLD] = instance, str(USUAL)
     return env

@@ -9,7 +9,8 @@ import contextlib
 import os
 
 PROMPT = -10  # a node full of busy tasks must still answer
-USUAL = max(os.getpriority(os.PRIO_PROCESS, 0), 0)  # as this process began, before it is `prompt`
+TOLD = "HEADWAY_AGENT_NICE"  # what is usual, from one process of an agent to the next: who starts that may be `prompt`
+USUAL = int(os.environ.get(TOLD) or max(os.getpriority(os.PRIO_PROCESS, 0), 0))  # else as this process began, before it is `prompt`
 
 
 def be_prompt() -> None:
@@ -20,6 +21,12 @@ def be_prompt() -> None:
 def be_usual() -> None:
     """This thread, and what it starts. Whoever was made less important meanwhile may not be better than that, and stays so."""
     _be(USUAL)
+
+
+def as_usual(words: list[str]) -> list[str]:
+    """A command line by which this thread starts a program that is not prompt."""
+    less = USUAL - os.getpriority(os.PRIO_PROCESS, 0)
+    return ["nice", "-n", str(less), *words] if less > 0 else words
 
 
 def _be(value: int) -> None:

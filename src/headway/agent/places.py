@@ -202,9 +202,9 @@ class Places:
         return self.scratch.removers | (self._box[1].removers if self._box is not None else set())
 
     def removed(self, pid: int) -> None:
-        self.scratch.removers.discard(pid)
+        self.scratch.removed(pid)
         if self._box is not None:
-            self._box[1].removers.discard(pid)
+            self._box[1].removed(pid)
 
     def close(self) -> None:
         """The supervisor ends and everything in the places is dead."""

@@ -17,6 +17,7 @@ from headway.agent.errands import Errands
 from headway.agent.group import Limits
 from headway.agent.health import for_want_of_room
 from headway.agent.link import Terms
+from headway.agent.niceness import as_usual
 from headway.agent.places import OWN_PROCESSES, Place, Places
 from headway.agent.prepare import PREPARED, Answer, Job
 from headway.agent.scratch import remove
@@ -214,7 +215,8 @@ class Preparations:
         try:
             mark_of(self.root, key).unlink(missing_ok=True)
             os.rename(self.root / key, gone)
-            pid = os.posix_spawn("/bin/rm", ["rm", "-rf", str(gone)], self._env, setsigmask=())
+            words = as_usual(["/bin/rm", "-rf", str(gone)])
+            pid = os.posix_spawnp(words[0], words, self._env, setsigmask=())
         except OSError as error:
             log("agent.cannot_remove", level="warning", entry=key, reason=str(error))
         else:

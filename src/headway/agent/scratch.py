@@ -16,6 +16,7 @@ import stat
 import time
 
 from headway.agent import walls
+from headway.agent.niceness import as_usual
 from headway.logs import log
 
 CHECKPOINT = "checkpoint"
@@ -23,7 +24,10 @@ TMP = "tmp"
 KEPT = 64  # free folders; a burst's surplus is removed
 QUICK = 200  # files of a folder that are removed here; more are left to a process
 QUICK_BYTES = 64 * 2**20  # the same of what is in them: 4 GB of one file took 0.6 s
+REMOVERS = 4  # processes at a time: it is the disk that they wait for, and so do tasks
+TOGETHER = 100  # folders that waited go by one process
 SETTLED_NS = 100_000_000  # change times have the grain of a clock tick: two changes closer than this may have the same
+_REMOVE = ["rm", "-rf", "--"]
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 Stamp = tuple[int, int, int, int, int]  # whatever is done to a folder or right inside it changes this
@@ -39,7 +43,7 @@ class Scratch:
         self._free: list[str] = []
         self._stamps: dict[str, list[Stamp]] = {}  # of a folder's parts, when they were last seen empty
         self._made = 0
-        self._aside: list[str] = []  # to be removed by a process
+        self._aside: list[str] = []  # to be removed by a process, the first first
         self.removers: set[int] = set()  # which these are
 
     def take(self, uid: int | None = None) -> str:
@@ -93,6 +97,12 @@ class Scratch:
             pass  # it was changed beyond use: it is removed below, and the next attempt gets a new one
         self._forget(path)
 
+    def removed(self, pid: int) -> None:
+        """A process has ended: if it was one of these, the next can begin."""
+        if pid in self.removers:
+            self.removers.discard(pid)
+            self._remove_aside()
+
     def close(self) -> None:
         remove(self.root)
 
@@ -136,17 +146,20 @@ class Scratch:
         self._put_aside(self._whole(path))
 
     def _put_aside(self, whole: str) -> None:
-        """Where no process can be had now, it goes with the next, or with all of us."""
+        """It goes when it is its turn; where no process can be had now, with the next, or with all of us."""
         if self._walls is not None:
             self._walls.forget(whole)
         self._aside.append(_away(whole))
-        while self._aside:
+        self._remove_aside()
+
+    def _remove_aside(self) -> None:
+        while self._aside and len(self.removers) < REMOVERS:
             try:
-                self.removers.add(_start_removing(self._aside[-1]))
+                self.removers.add(_start_removing(self._aside[:TOGETHER]))
             except OSError as error:
                 log("agent.folder_stays", level="error", reason=str(error), folders=len(self._aside))
                 return
-            self._aside.pop()
+            del self._aside[:TOGETHER]
 
 
 def _away(folder: str) -> str:
@@ -191,7 +204,7 @@ def put(path: str, data: bytes) -> None:
 
 def remove(path: str) -> None:
     """All of it, and wait."""
-    os.waitpid(_start_removing(path), 0)
+    os.waitpid(_start([*_REMOVE, path]), 0)
 
 
 def _empty(folder: str, *, keep: str = "") -> bool:
@@ -243,6 +256,10 @@ def _stamp(folder: str) -> Stamp:
     return of.st_dev, of.st_ino, of.st_mode, of.st_uid, of.st_ctime_ns
 
 
-def _start_removing(path: str) -> int:
-    """A process that removes it, however much and however deep it is; any user's, when we may."""
-    return os.posix_spawnp("rm", ["rm", "-rf", "--", path], {"PATH": os.defpath}, setsigmask=())
+def _start_removing(paths: list[str]) -> int:
+    """A process that removes them, however much and however deep it is; any user's, when we may. Nobody waits for it."""
+    return _start(as_usual([*_REMOVE, *paths]))
+
+
+def _start(words: list[str]) -> int:
+    return os.posix_spawnp(words[0], words, {"PATH": os.defpath}, setsigmask=())
