@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from headway.agent import cgroups, tree
+from headway.agent import cgroups, main, tree
 from headway.agent.clock import boottime
 from headway.agent.niceness import USUAL
+from headway.config import Settings
 from headway.domain.lifecycle import Outcome
 from headway.domain.stages import Stage
-from tests.support.agents import AgentProcess, alive, marked_processes, running_agent
+from tests.support.agents import _RUN, AgentProcess, alive, marked_processes, running_agent
 from tests.support.confined import is_root
 from tests.support.processes import command_line
 from tests.support.scripted_server import ScriptedServer
@@ -126,6 +131,48 @@ def test_tasks_have_the_usual_nice_value_when_both_processes_of_their_agent_died
         server.wait(lambda: len(server.registered) >= 3)
         ref = server.run(server.define(command=("nice",)))
         assert server.text(ref) == f"{asked}\n"
+
+
+def supervisors_gone(log: Path) -> list[str]:
+    """What is told of them, with the time at the beginning."""
+    return [line for line in log.read_text().splitlines() if "agent.supervisor_gone" in line]
+
+
+DIES = "import signal, sys; from headway.agent import main; main._SUPERVISE = {!r}; " + _RUN
+
+
+@pytest.mark.parametrize(
+    ("supervisor", "how"), [("raise SystemExit(3)", "died: exit code 3"), ("import os; os.kill(os.getpid(), 9)", "died: signal 9, Killed")]
+)
+def test_supervisors_that_die_at_once_are_started_ever_more_slowly_and_it_is_said_how_they_died(
+    tmp_path: Path, supervisor: str, how: str
+) -> None:
+    """There were ten in a second, for ever."""
+    settings = Settings(data_dir=str(tmp_path), url="http://127.0.0.1:9", node_name="test-node", cpus=2.0)
+    words = [sys.executable, "-c", DIES.format(supervisor), msgspec.json.encode(settings).decode()]
+    log = tmp_path / "log"
+    with log.open("w") as to, subprocess.Popen(words, stderr=to) as agent:
+        try:
+            until(lambda: len(supervisors_gone(log)) >= 5)
+            agent.terminate()
+            assert agent.wait(30) == 0, "it is not kept from its end by a pause"
+        finally:
+            agent.kill()
+    told = supervisors_gone(log)
+    assert all(f'how="{how}"' in line for line in told)
+    times = [datetime.fromisoformat(line.partition("=")[2].partition(" ")[0]).timestamp() for line in told]
+    assert len(times) <= 6
+    pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert all(pause >= least for pause, least in zip(pauses, main.PAUSES_S, strict=False)), pauses
+    assert main.PAUSES_S[:4] == (0.0, 0.25, 0.5, 1.0)
+
+
+def test_who_takes_the_place_of_a_supervisor_that_lived_for_a_while_comes_at_once() -> None:
+    deaths, pauses = 0, []
+    for lived_s in (0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, main.HEALTHY_S, 0.1):
+        deaths, pause = main.another(deaths, lived_s)
+        pauses.append(pause)
+    assert pauses == [*main.PAUSES_S, main.PAUSES_S[-1], 0.0, main.PAUSES_S[1]]
 
 
 ALONE = "import os, time; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); time.sleep(600)"

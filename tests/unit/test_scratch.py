@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from pathlib import Path
@@ -173,7 +174,7 @@ def test_a_few_processes_remove_what_was_left_and_nothing_is_forgotten(scratch: 
     for pid in sorted(scratch.removers):
         scratch.removed(pid)
     assert [len(some) for some in started] == [1] * REMOVERS + [TOGETHER, REMOVERS]
-    assert sum(started, []) == [f"{path}.away" for path in paths]
+    assert list(itertools.chain(*started)) == [f"{path}.away" for path in paths]
 
 
 def test_what_removes_folders_is_no_more_important_than_tasks(

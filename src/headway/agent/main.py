@@ -3,7 +3,8 @@
 Who may die, and what happens then:
 
 - The supervisor is killed: its orphans come to this process, the next subreaper above. All are killed at once, a
-  new supervisor starts with a new boot id, and the server gives back what the old one held.
+  new supervisor starts with a new boot id, and the server gives back what the old one held. Where one after the other
+  dies, the next is waited for ever longer: nothing runs meanwhile, no lease is renewed, and no heartbeat is sent.
 - The supervisor is frozen: it answers no question, so no heartbeat is sent. When the lease has passed, it and its
   tasks are killed.
 - This process is killed: the supervisor starts another one by `adopt`, which goes on with what runs. If another version is installed by
@@ -66,6 +67,9 @@ END_GRACE_S = 5.0
 FORSAKEN_S = 30.0  # an adopted agent whom no server answers for so long ends: nobody may be left to stop it
 LAST_REPORT_S = 10.0  # for the end of what was ended, if the machine is slow: what is not told counts as lost with its node
 QUIT_S = 5.0
+PAUSES_S = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 5.0)  # before another supervisor, by how many died one soon after the other
+HEALTHY_S = 60.0  # who lived so long did not die soon
+DYING_S = 0.1  # its end of the link is closed a little before it is dead; its tasks live as long
 
 
 def run(settings: Settings) -> int:
@@ -117,6 +121,7 @@ class Agent:
         self._lock: int | None = None
         self._tried: object = None  # the bubblewrap that a sandbox was last tried with
         self._others = set(tree.children(os.getpid()))  # children that are none of our business
+        self._deaths = 0  # of supervisors, one soon after the other
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
 
@@ -263,11 +268,15 @@ class Agent:
         try:
             while True:
                 link, side = await self._connect(servers)
+                began = boottime()
                 code = await self._serve(link, side)
                 link.close()
                 if code is not None:
                     return code
                 self._kill_supervisor()
+                self._deaths, pause = another(self._deaths, boottime() - began)
+                if pause and await self._asked_within(pause):
+                    return 0  # nothing runs here, and no supervisor lives long enough to say so
         finally:
             await servers.close()
 
@@ -291,8 +300,21 @@ class Agent:
             await side.beat_once()
             await self._quit(link)
             return 0
-        log("agent.supervisor_gone", level="error", how="died" if dead in done else "does not answer")
+        log("agent.supervisor_gone", level="error", how=await self._how_it_died() if dead in done else "does not answer")
         return None
+
+    async def _how_it_died(self) -> str:
+        """In words. Of one that has started this process its parent knows more, and not we."""
+        until = boottime() + DYING_S
+        while not (how := _end_of(self.supervisor)) and boottime() < until:
+            await asyncio.sleep(0.005)
+        return how or "died"
+
+    async def _asked_within(self, seconds: float) -> bool:
+        """Wait so long, or until this agent is asked to end."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), seconds)
+        return self._stop.is_set()
 
     async def _quit(self, link: Link) -> None:
         """The supervisor kills what is left and exits; one that does not is killed with everything below it."""
@@ -328,6 +350,24 @@ class Agent:
                 return True
             await asyncio.sleep(0.05)
         return False
+
+
+def another(deaths: int, lived_s: float) -> tuple[int, float]:
+    """One more supervisor died: how many did so by now, one soon after the other, and how long to wait before another one is started."""
+    before = 0 if lived_s >= HEALTHY_S else deaths
+    return before + 1, PAUSES_S[min(before, len(PAUSES_S) - 1)]
+
+
+def _end_of(child: int) -> str:
+    """How it died; nothing while it lives. It can be waited for still."""
+    try:
+        ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return "died"
+    if ended is None:
+        return ""
+    number = ended.si_status
+    return f"died: exit code {number}" if ended.si_code == os.CLD_EXITED else f"died: signal {number}, {signal.strsignal(number)}"
 
 
 @contextlib.contextmanager
