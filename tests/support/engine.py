@@ -84,7 +84,7 @@ class ScriptedAgent:
         return await self.core.exchanges.exchange(self.id, Exchange(self.boot, self.sequence, **fields))
 
     async def orders(self, count: int = 1, *, seconds: float = 120.0, known: Sequence[Order] = ()) -> list[Order]:
-        """Poll, acknowledging what came, until `count` orders arrived. One may come twice, also after its end was told: those `known` do not count."""
+        """Poll, acknowledging what came, until `count` orders are there. One may come twice, even after its end: those `known` are none."""
         got: dict[tuple[int, int], Order] = {}
         before = {(order.id, order.attempt) for order in known}
         received: list[tuple[int, int]] = []
