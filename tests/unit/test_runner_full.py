@@ -66,7 +66,7 @@ class Told:
         self.runners.batch_of = lambda number: [Order(task, 1, 5, b"") for task in range(len(self.stimuli) + 1, 100)]
         theirs.close()
 
-    def hear(self, ends: list[tuple[Outcome, str]]) -> list[int]:
+    def hear(self, ends: list[tuple[Outcome, str | None]]) -> list[int]:
         """Each in a message of its own; returns their outcomes as they are told."""
         first = len(self.stimuli) + 1
         rows = [Finished(task, 1, how, 1, 2, b'"EFBIG"', error=said) for task, (how, said) in enumerate(ends, first)]
@@ -78,7 +78,7 @@ class Told:
 
 FULL = Outcome.ERROR, error_text(ErrorInfo("OSError", "[Errno 27] File too large"))
 OTHER = Outcome.ERROR, error_text(ErrorInfo("ValueError", "no"))
-WELL = Outcome.SUCCEEDED, "EFBIG"
+WELL = Outcome.SUCCEEDED, None  # its result speaks of a full folder, as every result here does
 
 
 def test_nobody_looks_into_a_folder_for_ends_that_could_not_be_for_its_limit() -> None:
