@@ -59,6 +59,7 @@ time.sleep(0.3)
 for n in range(8): threading.Thread(target=fill, args=(f"f{n}", 2**40)).start()
 """
 _MAKE = "n = 0\nwhile True:\n    fd = os.open(f'{{me}}-{{n}}', 65); os.write(fd, bytes({size})); os.close(fd); n += 1\n"
+_LINKS = _FORK.format(count=8) + "open(f'{me}', 'w')\nn = 0\nwhile True: os.link(f'{me}', f'{me}-{n}'); n += 1\n"
 _STORM = """
 import os, random, time
 if not os.fork(): os.execv("/bin/sh", ["sh", "-c", "while :; do for n in $(seq 300); do sleep 0.5 & done; wait; done"])
@@ -75,10 +76,11 @@ KINDS = {
     "fifty files": _FILES.format(count=50),
     "eight processes": _FORK.format(count=8) + _FILES.format(count=8),
     "makers of small files": _FORK.format(count=8) + _MAKE.format(size=8192),
-    "hard links": _FORK.format(count=8) + "open(f'{me}', 'w')\nn = 0\nwhile True: os.link(f'{me}', f'{me}-{n}'); n += 1\n",
+    "hard links": _LINKS,
     "tiny files": "import os\nme = 0\n" + _MAKE.format(size=1),
     "burst": _BURST,
     "no name": _NAMELESS,
+    "storm, hard links": _STORM + _LINKS,
     "storm, one file": _STORM + _FILES.format(count=1),
     "storm, no name": _STORM + _NAMELESS,
     "storm, fifty files": _STORM + _FILES.format(count=50),

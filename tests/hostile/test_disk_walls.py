@@ -250,7 +250,7 @@ def test_where_the_kernel_does_not_count_there_is_no_wall_and_doctor_says_so(tmp
     """It goes on letting everybody write: the watch has to hold them as on other file systems."""
     with mounted(tmp_path / "disk", 2**30) as folder:
         settings = Settings(data_dir=str(tmp_path), work_dir=str(folder / "work"), sandbox_dir=str(folder))  # one is not there yet
-        until(lambda: "by the kernel (btrfs quotas), 5 %" in enforcement._disk(settings).found)  # it counts what is there already first
+        until(lambda: "by the kernel (btrfs quotas), 5 %" in enforcement._disk(settings, None).found)  # it counts what is there first
         found = walls.below(str(folder))
         assert found is not None
         task = str(folder / "task")
@@ -261,7 +261,7 @@ def test_where_the_kernel_does_not_count_there_is_no_wall_and_doctor_says_so(tmp
         (folder / "task" / "file").write_bytes(bytes(2 * LIMIT))
         os.sync()
         assert found.at_most(task, 2 * LIMIT) == 2 * LIMIT
-        check = enforcement._disk(settings)
+        check = enforcement._disk(settings, None)
         assert check.state == "warn"
         assert "does not count the files of tasks and isolated tasks now" in check.found
         assert sorted(os.listdir(folder)) == ["beside", "task"]

@@ -122,7 +122,7 @@ class Paused:
         self.pid, self.freezer = pid, Freezer()
         self.shared = mmap.mmap(-1, ENTRY.size)
         ENTRY.pack_into(self.shared, 0, 7, 0, 0, 0, 0)
-        self.watch = Watch(self.shared, 7, 0, (str(folder),), 2**20, b"")
+        self.watch = Watch(self.shared, 7, 0, (str(folder),), 2**20, b"", "")
         self.watched = self.look_after()
         self.guard = Guard(lambda watched: None, Holder(able=False))
 
@@ -132,7 +132,8 @@ class Paused:
         return watched
 
     def pause(self) -> None:
-        self.freezer.freeze("task", [self.pid], None, lambda: self.watch.pause(True))
+        self.watch.pause(True)
+        self.freezer.freeze("task", [self.pid], None)
 
     def resume(self) -> None:
         self.watch.pause(False)

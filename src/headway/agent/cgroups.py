@@ -45,6 +45,11 @@ def available() -> tuple[int, dict[str, str]] | None:
     return 2, dict.fromkeys(controllers, path)
 
 
+def can_freeze(there: tuple[int, dict[str, str]] | None) -> bool:
+    """Whether tasks are in groups of version 2, alone or beside those of version 1."""
+    return there is not None and (there[0] == 2 or cgroups_v1.UNIFIED in there[1])
+
+
 def end(instance: str) -> bool:
     """End whatever runs in the groups of an agent that is gone, and remove them; False when there are none left."""
     name = f"headway-{instance}"

@@ -4,6 +4,9 @@ A *thread* may stand in a group of its own here, and what it starts begins insid
 would hold up the whole supervisor, so it stands outside blkio, and in cpu where the task's share is, not its quota: tasks that live longer
 than a moment are moved under those two. A task that forks at once takes no more from its neighbours than one process would. Groups are
 pooled: making five costs 0.4-0.7 ms and moving a thread the first time 20 ms.
+
+In hybrid set-ups tasks that live are moved into a group of the hierarchy of version 2 too: it has no controllers there, but what is in it
+can be frozen and yet be killed.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from headway.agent.group import LEAST_QUOTA_US, PERIOD_US, Limits, Used, kill
 
 CONTROLLERS = ("memory", "cpu", "cpuacct", "pids", "blkio")
 OF_THREAD = ("memory", "pids", "cpuacct", "cpu")
+UNIFIED = "unified"  # the hierarchy of version 2 in hybrid set-ups
+LATER = ("blkio", UNIFIED)
 QUOTA = "quota"  # the group inside the one in cpu
 KEEPER = "keeper"
 YOUNG_S = 60.0
@@ -30,7 +35,10 @@ SELDOM = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.usage_
 def own_folders() -> dict[str, str]:
     """For each controller, the folder of the group this process is in."""
     own = own_groups()
-    return {name: f"{MOUNT}/{name}{own[name]}" for name in CONTROLLERS if name in own}
+    found = {name: f"{MOUNT}/{name}{own[name]}" for name in CONTROLLERS if name in own}
+    if "" in own and os.path.exists(f"{MOUNT}/{UNIFIED}/cgroup.controllers"):
+        found[UNIFIED] = f"{MOUNT}/{UNIFIED}{own['']}"
+    return found
 
 
 @dataclass
@@ -58,8 +66,9 @@ class V1Hierarchy:
 
     def go_home(self, thread: int) -> None:
         """Out of its slot, back to where the agent is."""
-        for path in self.paths.values():
-            write(f"{os.path.dirname(path)}/tasks", str(thread))
+        for controller, path in self.paths.items():
+            if controller in OF_THREAD:
+                write(f"{os.path.dirname(path)}/tasks", str(thread))
 
     def clear(self) -> None:
         """Nothing of this agent, nor of one before it, stays."""
@@ -73,8 +82,10 @@ class V1Group:
         self._paths = paths
         self.folder = paths["pids" if "pids" in paths else next(iter(paths))]
         self.clock = f"{paths['cpuacct']}/cpuacct.usage" if "cpuacct" in paths else ""
+        self.memory = f"{paths['memory']}/memory.stat" if "memory" in paths else ""
+        self.freezer = paths.get(UNIFIED, "")
         later = {"cpu": f"{paths['cpu']}/{QUOTA}"} if "cpu" in paths else {}
-        self._later = later | {name: path for name, path in paths.items() if name == "blkio"}  # where tasks are moved
+        self._later = later | {name: path for name, path in paths.items() if name in LATER}  # where tasks are moved
         for path in (*paths.values(), *later.values()):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(path)

@@ -55,7 +55,8 @@ class V2Group:
         self._path, self._controllers = path, controllers
         with contextlib.suppress(FileExistsError):
             os.mkdir(path)
-        self.folder, self.clock = path, ""
+        self.folder, self.clock, self.freezer = path, "", path
+        self.memory = f"{path}/memory.stat" if "memory" in controllers else ""
         self.place: str | None = f"{path}/cgroup.procs"
         self._limits, self._device = Limits(), ""
         self._peak = -1  # the descriptor by which the peak was begun again: it begins again only for who reads by the same

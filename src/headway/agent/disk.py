@@ -4,6 +4,10 @@ Few file systems let the kernel hold a folder's bytes (walls). On the others som
 from the room that is left and the speed at which memory takes writes. Close to its limit a task is held (disk_hold): then it can write only
 between two looks, and these may take long. Where a folder has so many entries that looking takes long, only what is new in it is counted,
 and what its processes say they wrote, until these together could be too much.
+
+A crowd of processes is another matter: asking them all takes longer than filling a disk, and so does stopping them one by one. Close to
+its limit a crowd is frozen while it is looked at (disk_freeze). When that is due, follows from what the kernel says came into its memory
+(disk_filling).
 """
 
 from __future__ import annotations
@@ -17,10 +21,12 @@ TYPE_CHECKING = False  # as in headway/__init__.py
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headway.agent.disk_filling import Filling
+    from headway.agent.disk_freeze import Freezer
     from headway.agent.disk_guard import Guard
     from headway.agent.disk_hold import Hold, Holder
 
-FASTEST = 8 * 2**30  # bytes a second: more than the 6 GiB that a quiet machine was seen to write into its page cache
+FASTEST = 16 * 2**30  # bytes a second: more than the 11 GiB that two CPUs were seen to write into the page cache
 MAKING = 400 * 2**20  # bytes a second of empty files, as they are counted: a hundred thousand files
 MAKING_PART = 2  # times what a task was seen to make it may make, if that is more
 MARGIN = 0.01  # of the limit: what may be written between two looks when there is no room left
@@ -35,6 +41,9 @@ NEAR, NEAR_PART = 64 * 2**20, 8  # one that writes is held when it has less room
 LOOKS = 2  # and one that makes files, when it has less room than what it may make during so many dear looks
 HELD_S = 0.1  # at least
 ASLEEP_S = 0.00002  # who has used less of a CPU has written nothing
+CROWD = 32  # processes: more take a millisecond to be asked or stopped
+CROWD_NAMES = 100  # a quarter of a millisecond
+CROWD_NEAR = 256 * 2**20  # of room: with more a crowd is looked at like everybody
 UNTOLD = 48 * 2**20  # what may be written in the tick of the kernel's clock (4 ms) before it says that somebody runs, twice
 
 
@@ -76,6 +85,9 @@ class Watched:
         self.stands: Callable[[], bool] = lambda: True  # whether the wall does: kernels cease to count, and begin anew
         self.paused: Callable[[], bool] = lambda: False  # by somebody who wants it to stand still, whatever we do
         self.tell_stopped: Callable[[bool], None] = lambda stopped: None  # and whether it is held: who comes after us shall know
+        self.freezer: Freezer | None = None  # where its processes can be frozen
+        self.filling: Filling | None = None
+        self.crowded = False  # it was, when it was asked last
 
     @property
     def room(self) -> int:
@@ -119,13 +131,17 @@ def check(watched: Watched, now: float, guard: Guard, holder: Holder) -> float:
     # One whose turn to start has not come, or that has ended already, writes nothing: of a burst of small programs these are most.
     if not _sleeps(watched, ran) and (pids := watched.pids()):
         watched.walled = watched.walled and watched.stands()
+        watched.crowded = _is_crowded(watched, pids)
         guard.begin(watched)
-        if watched.hold is not None:
-            watched.hold.keep()
-        due = _is_due(watched, pids, ran, now, guard)
-        if due:
-            _look(watched, pids, ran, guard)
-            _look_at_what_stands(watched, guard)
+        if watched.crowded:
+            due = _look_at_crowd(watched, ran, now, guard, holder)
+        else:
+            if watched.hold is not None:
+                watched.hold.keep()
+            due = _is_due(watched, pids, ran, now, guard)
+            if due:
+                _look(watched, pids, ran, guard)
+                _look_at_what_stands(watched, guard)
         acted = guard.end()
         if due and watched.used > watched.limit:
             watched.over = True
@@ -133,7 +149,7 @@ def check(watched: Watched, now: float, guard: Guard, holder: Holder) -> float:
         _hold_or_release(watched, holder)
     since = time.monotonic()
     pause = SHORTEST_S if acted else _pause(watched)  # what it had then is not the room it has now
-    watched.ask_at = pause + (now if watched.hold is None else since)
+    watched.ask_at = pause + (since if watched.hold is not None or watched.crowded else now)
     return _wait(watched, since)
 
 
@@ -142,6 +158,42 @@ def _sleeps(watched: Watched, ran: float | None) -> bool:
     if ran is None or watched.ran is None:
         return False
     return ran - watched.ran < ASLEEP_S if watched.hold is not None else ran == watched.ran and watched.room + watched.spare > UNTOLD
+
+
+def _is_crowded(watched: Watched, pids: list[int]) -> bool:
+    """Whether it has to stand still while it is looked at, and can be made to."""
+    return watched.freezer is not None and not watched.walled and len(pids) > CROWD and watched.room <= CROWD_NEAR
+
+
+def _look_at_crowd(watched: Watched, ran: float | None, now: float, guard: Guard, holder: Holder) -> bool:
+    """If it may have come far enough to be looked at; returns whether it has. It goes on when the look is over."""
+    if now < watched.look_at and not _has_filled(watched, ran, now):
+        return False
+    guard.stop(watched)
+    if watched.hold is not None:
+        watched.hold.keep()
+    _look(watched, watched.pids(), watched.clock(), guard)
+    watched.look_at = time.monotonic() + watched.took / PART
+    if watched.filling is not None:
+        watched.filling.begin()
+    with guard.changing:  # while it stands still, nobody can be begun elsewhere meanwhile
+        _hold_or_release(watched, holder)
+    return True
+
+
+def _has_filled(watched: Watched, ran: float | None, now: float) -> bool:
+    """Whether it may have taken half of its room since the last look: by what came into memory, by names, or in few files that are known.
+
+    To list a folder would mean to wait for somebody who makes a file there, 30 ms in which the others write."""
+    most = max(watched.room / 2, watched.limit * MARGIN)
+    if watched.filling is None or watched.filling.grown() > most:
+        return True
+    if watched.making * _time(watched, ran, now) > most and not unchanged(watched.seen):
+        return True
+    if watched.seen.entries > CROWD_NAMES:
+        return False
+    count_again(watched.seen)
+    return watched.seen.total + watched.hidden - watched.used > most
 
 
 def _is_due(watched: Watched, pids: list[int], ran: float | None, now: float, guard: Guard) -> bool:
@@ -187,7 +239,9 @@ def _pause(watched: Watched) -> float:
     if watched.slow:  # it may stay close to its limit for long
         least = SLOW_S if watched.hold is None or watched.dear else min(SLOW_S, watched.took / PART)
     soon = (watched.room + watched.spare) / FASTEST
-    if watched.hold is None and not watched.dear:
+    if watched.crowded:
+        soon /= 2  # then it is seen whether it took half of its room
+    elif watched.hold is None and not watched.dear:
         soon -= watched.took  # it goes on while we look
     return min(LONGEST_S, max(least, SHORTEST_S, soon))
 
@@ -208,7 +262,7 @@ def _look(watched: Watched, pids: list[int], ran: float | None, guard: Guard) ->
     watched.grown = 0
     _found(watched, watched.seen.total + watched.hidden, ran, began)
     watched.took = time.thread_time() - cpu  # of the CPU: on a busy machine a look may also have to wait
-    if watched.dear:
+    if watched.dear and not watched.crowded:
         watched.look_at = time.monotonic() + watched.took / PART
         watched.wrote = guard.asking(written, pids)
 
@@ -220,7 +274,9 @@ def _look_at_what_stands(watched: Watched, guard: Guard) -> None:
 
 
 def _nameless(watched: Watched, pids: list[int], guard: Guard) -> int:
-    """What is known only in part ends nobody."""
+    """What is known only in part ends nobody. Of a crowd that stands still all are asked at once."""
+    if watched.crowded:
+        return guard.asking(watched.nameless.ask_all, pids)
     found = guard.asking(watched.nameless.ask, pids)
     return guard.asking(watched.nameless.ask_all, pids) if watched.seen.total + found > watched.limit else found
 
@@ -233,7 +289,8 @@ def _found(watched: Watched, used: int, ran: float | None, now: float) -> None:
         watched.making = max(MAKING, MAKING_PART * made, watched.making / MAKING_PART)
     watched.entries = watched.seen.entries
     watched.used, watched.ran = used, ran
-    watched.looked = now if watched.hold is None else time.monotonic()  # one that is held has stood still since
+    # One that is held has stood still since, and so has a crowd.
+    watched.looked = now if watched.hold is None and not watched.crowded else time.monotonic()
     if fast:
         watched.fast_at = watched.looked
 

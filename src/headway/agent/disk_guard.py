@@ -5,7 +5,7 @@ get the CPU or waits for the disk, with a lock that knows no priorities and that
 seen, in which the others of eight processes wrote a fifth more than they may. So a second thread sees to it that the task does not get
 away meanwhile. The files that are known are counted: the ones of the last look, and the ones that are open. That is no more than what the
 task has on its disk; when it is above the limit already, nobody has to wait for the list, and when it comes close, it is held. One that is
-held and yet runs is stopped until the look is over.
+held and may run, as the watch waits and does not use its CPU, is stopped until the look is over.
 
 A look also asks the task's processes for their open files, and has to wait for one that is in the middle of an exec: on a busy machine for
 as long as that one waits for the CPU, 440 ms were seen. A second thread would have to wait too. So it holds the task as soon as that could
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 0.002  # a look that takes longer waits for somebody, or has many files to count
 HELD_S = 0.0005  # the same, at one that is held
 RELIEF_S = 0.0002  # while others are held, they do not wait longer for a look: they run, and could write more than 1 MiB
-RUNS_S = 0.0005  # one that is held and has used so much of the CPU since a look began runs while it should not
+WAITS_S = 0.0005  # a watch that has not used its CPU for so long waits for somebody, and what is held there runs
 
 
 class Guard:
@@ -44,14 +44,15 @@ class Guard:
         """`over` is told of a task above its limit, by this thread, while the other one waits; `relieve` of one that is waited for."""
         self._over, self._holder, self._relieve = over, holder, relieve
         self._looked_at: Watched | None = None
-        self._ran: float | None = None  # what the task had used of the CPU then
+        self._clock = 0  # of the CPU that the thread that looks has used
+        self._unused_then = 0.0  # for how long it had not used one when the look began
         self._stopped: list[int] | None = None  # those that were running when the task was stopped
         self._turn = 0
         self._asks = False  # the look asks processes, and waits for one perhaps
         self._away = False  # the guard itself may be waiting for something
         self._acted = False  # it has held or stopped the task, which has run until then
         self._threads = 1
-        self._changing = _thread.allocate_lock()  # held by who holds or stops a task, or ends a look
+        self.changing = _thread.allocate_lock()  # held by who holds or stops a task, or ends a look
         self._begun = _thread.allocate_lock()
         self._begun.acquire()
         _thread.start_new_thread(self._run, (self._threads,))
@@ -63,7 +64,8 @@ class Guard:
             self._threads += 1
             _thread.start_new_thread(self._run, (self._threads,))
         self._turn += 1
-        self._ran = watched.clock() if watched.hold is not None else None
+        self._clock = time.pthread_getcpuclockid(_thread.get_ident())
+        self._unused_then = self._unused()
         self._looked_at = watched
         if self._begun.locked():
             self._begun.release()
@@ -78,28 +80,28 @@ class Guard:
 
     def stop(self, watched: Watched) -> None:
         """Stop what is looked at, until the look ends."""
-        with self._changing:
+        with self.changing:
             self._stop(watched)
 
     def _stop(self, watched: Watched) -> bool:
         if self._looked_at is not watched or self._stopped is not None:
             return False
         watched.tell_stopped(True)
-        self._stopped = stop(watched.pids())
+        self._stopped = stand(watched)
         return True
 
     def acted(self) -> bool:
         """Whether the guard held or stopped the task since the look began, or this was asked. What it is doing is waited for."""
-        with self._changing:
+        with self.changing:
             acted, self._acted = self._acted, False
             return acted
 
     def end(self) -> bool:
         """The look is over, and the task goes on; returns the same as `acted`."""
-        with self._changing:
+        with self.changing:
             watched, self._looked_at = self._looked_at, None
             if self._stopped is not None and watched is not None:
-                go_on(self._stopped, watched.paused)
+                go(watched, self._stopped)
                 self._stopped = None
                 watched.tell_stopped(False)
             acted, self._acted = self._acted, False
@@ -132,17 +134,18 @@ class Guard:
                     self._away = False
 
     def _relieve_of(self, watched: Watched, turn: int) -> None:
-        with self._changing:
+        with self.changing:
             if self._turn == turn and self._looked_at is watched:
                 self._relieve(watched)
 
     def _look_on(self, watched: Watched, began: float) -> int:
         """Returns how much room the task has at most."""
-        before = self._ran
-        if before is not None and self._stopped is None:
-            if (ran := watched.clock()) is None or ran - before <= RUNS_S:
+        if self._stopped is not None and watched.crowded:
+            return watched.room  # it is frozen
+        if watched.hold is not None and self._stopped is None:
+            if self._unused() - self._unused_then <= WAITS_S:
                 return watched.room  # it stands still
-            with self._changing:
+            with self.changing:
                 self._acted = self._stop(watched) or self._acted
         if self._asks:
             return self._look_on_blindly(watched, began)
@@ -156,6 +159,10 @@ class Guard:
             self._hold(watched)
         return max(watched.limit - found, 0)
 
+    def _unused(self) -> float:
+        """For how long the thread that looks was not on a CPU, in all. (What the task itself has used, the kernel says a tick late.)"""
+        return time.monotonic() - time.clock_gettime(self._clock)
+
     def _look_on_blindly(self, watched: Watched, began: float) -> int:
         """By the time alone: whatever we ask its processes, we might have to wait with the look."""
         room = min(watched.room, watched.limit - watched.seen.total - watched.hidden) - FASTEST * (time.monotonic() - began)
@@ -164,12 +171,26 @@ class Guard:
         return max(int(room), 0)
 
     def _hold(self, watched: Watched) -> None:
-        with self._changing:
-            if self._looked_at is watched and self._holder.able:
+        with self.changing:
+            if self._looked_at is watched and watched.hold is None and self._holder.able:
                 watched.hold = self._holder.hold(watched.threads)
                 watched.tell_stopped(self._stopped is not None)
-                self._ran = watched.clock()
                 self._acted = True
+
+
+def stand(watched: Watched) -> list[int]:
+    """Make it stand still. Returns those to whom signals were sent.
+
+    Few processes are stopped sooner by these: the kernel lets nobody freeze while it moves somebody from one group to another, 10-20 ms."""
+    frozen = watched.freezer.freeze() if watched.freezer is not None and watched.crowded else set()
+    return stop([pid for pid in watched.pids() if pid not in frozen])
+
+
+def go(watched: Watched, stopped: list[int]) -> None:
+    """Let it go on, unless somebody paused it meanwhile."""
+    if watched.freezer is not None and watched.freezer.frozen:
+        watched.freezer.go_on(watched.paused)
+    go_on(stopped, watched.paused)
 
 
 def at_least(watched: Watched) -> int:

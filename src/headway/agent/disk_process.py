@@ -18,15 +18,17 @@ import struct
 import time
 
 from headway.agent.disk import Watched, check
-from headway.agent.disk_guard import Guard
-from headway.agent.disk_hold import Holder, end, go_on, hurry
+from headway.agent.disk_filling import Filling
+from headway.agent.disk_freeze import Freezer, is_able
+from headway.agent.disk_guard import Guard, go
+from headway.agent.disk_hold import Holder, end, hurry
 from headway.agent.disk_members import Group, One
 from headway.agent.quotas import are_counted
 
 SOCKET_FD, SHARED_FD = 3, 4
 ENTRIES = 65536
 BETWEEN = b"\0\0"  # so no part of a message may be empty
-NO_CLOCK = NO_WALL = "-"
+NOTHING = "-"
 LARGEST = 2**20  # bytes of a message
 # Number of the watch; the same once it is over its limit; what it used then; the number while it is held, below zero while it is stopped;
 # the number while its task is paused.
@@ -40,11 +42,12 @@ Watches = dict[int, tuple[int, Watched]]  # by number: the offset of its entry, 
 
 
 def message(
-    number: int, at: int, limit: int, processes: str, ours: int, clock: str, folders: tuple[str, ...], *, walled: str = ""
+    number: int, at: int, limit: int, processes: str, ours: int, told_by: tuple[str, str, str, str], folders: tuple[str, ...]
 ) -> bytes:
-    """`processes`: the folder of their group, in which so many threads are ours, or the only process that is known. `clock`: the file that
-    says how much of the CPU the group has used, or nothing. `walled`: where the kernel tells of the quotas that hold it, or nothing."""
-    fields = (str(number), str(at), str(limit), processes, str(ours), clock or NO_CLOCK, walled or NO_WALL, *folders)
+    """`processes`: the folder of their group, in which so many threads are ours, or the only process that is known. `told_by`, each of
+    which may be nothing: the file that says how much of the CPU the group has used, where the kernel tells of the quotas that hold it,
+    the group it can be frozen by, and the file that says what it has in memory."""
+    fields = (str(number), str(at), str(limit), processes, str(ours), *(file or NOTHING for file in told_by), *folders)
     return "\0".join(fields).encode(errors="surrogateescape")
 
 
@@ -179,7 +182,9 @@ def adopt(watched: Watched, number: int, at: int, shared: mmap.mmap, holder: Hol
     watched.paused = lambda: bool(PAUSED.unpack_from(shared, at + PAUSED_AT)[0] == number)
     state = _HELD.unpack_from(shared, at + _HELD_AT)[0]
     if state == -number:
-        go_on(watched.pids(), watched.paused)
+        if watched.freezer is not None:
+            watched.freezer.frozen = True  # perhaps
+        go(watched, watched.pids())
     if abs(state) == number and holder.able:
         watched.hold = holder.hold(watched.threads)
 
@@ -200,9 +205,12 @@ def _end(number: int, at: int, watched: Watched, shared: mmap.mmap) -> None:
 
 
 def _watch(said: bytes, supervisor: int) -> tuple[int, int, Watched]:
-    number, at, limit, processes, ours, clock, walled, *folders = said.decode(errors="surrogateescape").split("\0")
-    clock = "" if clock == NO_CLOCK else clock
+    number, at, limit, processes, ours, *told_by = said.decode(errors="surrogateescape").split("\0")
+    clock, walled, freezer, memory = ("" if file == NOTHING else file for file in told_by[:4])
+    folders = tuple(told_by[4:])
     group = Group(processes, int(ours), clock, supervisor) if processes.startswith("/") else One(int(processes))
-    watched = Watched(tuple(folders), int(limit), group.pids, group.threads, group.clock, walled=walled.startswith("/"))
+    watched = Watched(folders, int(limit), group.pids, group.threads, group.clock, walled=bool(walled))
     watched.stands = lambda: are_counted(walled, watched.folders[0])
+    if is_able(freezer):
+        watched.freezer, watched.filling = Freezer(freezer), Filling(memory)
     return int(number), int(at), watched

@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 
+from headway.agent.disk_freeze import Freezer
 from headway.agent.disk_process import BETWEEN, ENTRIES, ENTRY, PAUSED, PAUSED_AT, SHARED_FD, SOCKET_FD, message
 from headway.agent.group import Group
 from headway.logs import log
@@ -26,9 +27,11 @@ _WATCH = "from headway.agent.disk_process import main; main()"
 class Watch:
     """One task's folders, as long as it runs."""
 
-    def __init__(self, shared: mmap.mmap, number: int, at: int, folders: tuple[str, ...], limit: int, message: bytes) -> None:
+    def __init__(
+        self, shared: mmap.mmap, number: int, at: int, folders: tuple[str, ...], limit: int, message: bytes, freezer: str
+    ) -> None:
         self._shared, self.number, self.at = shared, number, at
-        self.folders, self.limit, self.message = folders, limit, message
+        self.folders, self.limit, self.message, self.freezer = folders, limit, message, freezer
 
     @property
     def over(self) -> bool:
@@ -38,6 +41,11 @@ class Watch:
     def used(self) -> int:
         """When it was found to be over its limit."""
         return int(ENTRY.unpack_from(self._shared, self.at)[2]) if self.over else 0
+
+    @property
+    def stands(self) -> bool:
+        """Made to by somebody who looks at it, or who did when he was killed."""
+        return bool(ENTRY.unpack_from(self._shared, self.at)[3] < 0)
 
     def pause(self, on: bool) -> None:
         """Said before the processes are stopped, and before they go on: one that stops them for a look does not undo it."""
@@ -94,14 +102,16 @@ class DiskWatch:
             self.say()  # one that is late hears of them too
 
     def add(self, folders: tuple[str, ...], limit: int, group: Group | None, pid: int | None, *, walled: str = "") -> Watch:
-        """From the next `say` on. Its processes are those of the group, or the only one that is known. `walled`: see `message`."""
+        """From the next `say` on. Its processes are those of the group, or the only one that is known. `walled`: where the
+        kernel tells of the quotas that hold it, or nothing."""
         self._made += 1
         processes = group.folder if group is not None else str(pid)
         ours = int(group is not None and group.place is None)  # a thread that stands inside
         clock = group.clock if group is not None else ""
         at = self._free.pop()
-        said = message(self._made, at, limit, processes, ours, clock, folders, walled=walled)
-        watch = Watch(self._shared, self._made, at, folders, limit, said)
+        freezer, memory = (group.freezer, group.memory) if group is not None else ("", "")
+        said = message(self._made, at, limit, processes, ours, (clock, walled, freezer, memory), folders)
+        watch = Watch(self._shared, self._made, at, folders, limit, said, freezer)
         self._watches[watch.number] = watch
         ENTRY.pack_into(self._shared, watch.at, watch.number, 0, 0, 0, 0)
         self._unsaid.append(watch)
@@ -117,9 +127,12 @@ class DiskWatch:
                 log("agent.disk_watch_deaf", level="warning", why=str(error))
 
     def remove(self, watch: Watch) -> None:
-        """Seen there at the next look; it kills nobody any more from now on."""
+        """Seen there at the next look; it kills nobody any more from now on. The group shall not be frozen for its next task."""
         del self._watches[watch.number]
+        stands = watch.stands
         ENTRY.pack_into(self._shared, watch.at, 0, 0, 0, 0, 0)
+        if stands and watch.freezer:
+            Freezer(watch.freezer).go_on(lambda: False)
         self._free.append(watch.at)
 
     def ended(self, pid: int) -> None:

@@ -38,6 +38,8 @@ class Group(Protocol):
 
     folder: str  # of the files that tell what runs in it
     clock: str  # the file that tells what it has used of the CPU, in nanoseconds; empty: none does
+    memory: str  # the file that tells what of its files is in memory; empty: none does
+    freezer: str  # the folder of a group of version 2 in which what runs for longer than a moment is; empty: there is none
     place: str | None  # the cgroup.procs a new process must be moved by; None: the starting thread stands inside already
 
     def admit(self, thread: int) -> None: ...

@@ -288,7 +288,8 @@ class Supervisor:
 
     def _freeze(self, instruction: Freeze) -> None:
         self.resuming.pause(instruction.id)
-        self.freezer.freeze(*self._tree_of(instruction), lambda: self._tell_watch(instruction, paused=True))
+        self._tell_watch(instruction, paused=True)
+        self.freezer.freeze(*self._tree_of(instruction))
 
     def _thaw(self, instruction: Thaw) -> None:
         self._tell_watch(instruction, paused=False)
@@ -296,7 +297,7 @@ class Supervisor:
         self.resuming.go_on(instruction.id)
 
     def _tell_watch(self, instruction: Freeze | Thaw, *, paused: bool) -> None:
-        """The watch on its disk may have stopped it for a look, and would let it go on. (What a freezer holds, no signal wakes.)"""
+        """The watch on its disk may have stopped it for a look, and would let it go on."""
         place = self.runners.place_of(instruction.runner) if instruction.runner else self.executables.place_of(instruction.id)
         if place is not None and place.disk is not None:
             place.disk.pause(paused)

@@ -26,7 +26,7 @@ def enforced(settings: Settings) -> Iterator[Check]:
     yield _limits(there)
     if there is not None:
         yield _starts()
-    yield _disk(settings)
+    yield _disk(settings, there)
     yield _sandbox(settings)
     yield _users()
 
@@ -58,10 +58,11 @@ def _starts() -> Check:
     return Check("starts", "warn", "programs are started by Python: a fifth fewer a second", todo)
 
 
-def _disk(settings: Settings) -> Check:
+def _disk(settings: Settings, there: tuple[int, dict[str, str]] | None) -> Check:
     """Whether the kernel can hold it, or the watch on disks may be urgent: tried in a thread, which has a policy of its own."""
     from concurrent.futures import ThreadPoolExecutor
 
+    from headway.agent import cgroups
     from headway.agent.disk_hold import hurry
     from headway.agent.places import box_folder
     from headway.agent.walls import below
@@ -79,7 +80,11 @@ def _disk(settings: Settings) -> Check:
         return Check("disk limit", "warn", f"{found}; the kernel does not count the files of {' and '.join(idle)} now (btrfs quotas)", todo)
     with ThreadPoolExecutor(1) as thread:
         if thread.submit(hurry).result():
-            return Check("disk limit", "ok", found)
+            if cgroups.can_freeze(there):
+                return Check("disk limit", "ok", found)
+            late = "but nothing can freeze a task of many processes: one can pass its limit by as much again"
+            todo = "mount cgroups version 2 too: at /sys/fs/cgroup/unified beside version 1"
+            return Check("disk limit", "warn", f"{found}, {late}", todo)
     late = "but it may come late: tasks that write with many processes can pass their limit by a third"
     return Check("disk limit", "warn", f"{found}, {late}", "run the agent as root, or allow it a real-time policy (LimitRTPRIO=1)")
 
