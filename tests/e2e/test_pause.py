@@ -12,6 +12,7 @@ import pytest
 
 from headway import Client
 from headway.agent import tree
+from headway.agent.freeze import V2_ROOTS
 from tests.support.agents import alive
 from tests.support.upped import Upped, upped
 from tests.support.waiting import until
@@ -62,8 +63,13 @@ def seen(folder: Path, name: str) -> tuple[int, int]:
     return int(pid), int(count)
 
 
-def state_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+def stands_still(pid: int) -> bool:
+    """By a signal, or in a group that is frozen."""
+    if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
+        return True
+    path = next((line[3:] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines() if line.startswith("0::")), "/")
+    events = [Path(f"{root}{path}/cgroup.events") for root in V2_ROOTS]
+    return any("frozen 1" in file.read_text() for file in events if file.exists())
 
 
 def test_a_paused_program_stands_still_with_all_its_processes_and_its_cap_does_too(
@@ -74,7 +80,7 @@ def test_a_paused_program_stands_still_with_all_its_processes_and_its_cap_does_t
     said = up.headway("pause", task, "-o", "json")  # again changes nothing
     assert said.returncode == 0, said.stderr
     assert json.loads(said.stdout)[0]["state"] == "paused"
-    until(lambda: {state_of(seen(tmp_path, name)[0]) for name in ("main", "child")} == {"T"})
+    until(lambda: all(stands_still(seen(tmp_path, name)[0]) for name in ("main", "child")))
     before = {name: seen(tmp_path, name) for name in ("main", "child")}
     # Longer than its cap: nothing may end it, and nothing may move.
     with pytest.raises(TimeoutError):
@@ -106,7 +112,7 @@ def test_a_function_is_frozen_in_its_runner_while_others_run(client: Client, tmp
     until(lambda: (tmp_path / "journal").exists() and (tmp_path / "journal").read_text())
     assert client.pause(slow.id, wait=60).state == "paused"
     runner = int((tmp_path / "journal").read_text().split()[3])
-    until(lambda: state_of(runner) == "T")
+    until(lambda: stands_still(runner))
     quick = [client.submit(function="tests.support.checker_tasks:work", input=call) for _ in range(5)]
 
     def steps() -> int:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -215,7 +216,9 @@ class Crowd:
         self.watched.freezer, self.watched.filling = Freezer(str(group)), Filling(str(self.memory))
         self.watched.pids = self.pids
         self.asked = 0
-        self.guard, self.holder = Guard(lambda watched: None, Holder(able=False)), Holder(able=False)
+        self.ended: list[bool] = []  # whether it stood still then
+        self.guard = Guard(lambda watched: self.ended.append(stands(group)), Holder(able=False))
+        self.holder = Holder(able=False)
 
     def pids(self) -> list[int]:
         return [one.pid for one in self.running]
@@ -287,6 +290,26 @@ def test_it_stands_still_meanwhile_and_goes_on(crowd: Crowd, group: Path, monkey
     assert crowd.look()
     assert stood == [True]
     until(lambda: not stands(group))
+
+
+def test_who_is_above_the_limit_is_ended_before_it_could_go_on(crowd: Crowd) -> None:
+    (crowd.folder / "file").write_bytes(bytes(65 * MIB))
+    assert crowd.look()
+    assert crowd.watched.over
+    assert crowd.ended == [True]
+
+
+def test_others_are_looked_at_while_freezing_takes_its_time(crowd: Crowd, group: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel lets nobody freeze while it moves somebody from one group to another."""
+    relieved, plain = threading.Event(), Freezer.freeze
+
+    def freeze(freezer: Freezer) -> set[int]:
+        assert relieved.wait(60)
+        return plain(freezer)
+
+    monkeypatch.setattr(Freezer, "freeze", freeze)
+    crowd.guard = Guard(lambda watched: None, crowd.holder, lambda watched: relieved.set())
+    assert crowd.look()
 
 
 def test_a_file_without_a_name_is_found_whoever_of_them_has_it(crowd: Crowd) -> None:

@@ -142,9 +142,10 @@ def check(watched: Watched, now: float, guard: Guard, holder: Holder) -> float:
             if due:
                 _look(watched, pids, ran, guard)
                 _look_at_what_stands(watched, guard)
-        acted = guard.end()
         if due and watched.used > watched.limit:
-            watched.over = True
+            guard.end_task(watched)
+        acted = guard.end()
+        if watched.over:
             return LONGEST_S
         _hold_or_release(watched, holder)
     since = time.monotonic()

@@ -79,16 +79,30 @@ class Guard:
             self._asks = False
 
     def stop(self, watched: Watched) -> None:
-        """Stop what is looked at, until the look ends."""
+        """Stop what is looked at, until the look ends. By the thread that looks: should it have to wait for that, it is relieved."""
         with self.changing:
-            self._stop(watched)
+            if not self._may_stop(watched):
+                return
+            self._stopped = []
+        self._stopped = stand(watched)
 
     def _stop(self, watched: Watched) -> bool:
+        """By the guard, who keeps the look from ending meanwhile."""
+        if not self._may_stop(watched):
+            return False
+        self._stopped = stand(watched)
+        return True
+
+    def _may_stop(self, watched: Watched) -> bool:
         if self._looked_at is not watched or self._stopped is not None:
             return False
         watched.tell_stopped(True)
-        self._stopped = stand(watched)
         return True
+
+    def end_task(self, watched: Watched) -> None:
+        """It is above its limit, and nothing of it shall run any more: if it stands still, before it goes on."""
+        watched.over = True
+        self._over(watched)
 
     def acted(self) -> bool:
         """Whether the guard held or stopped the task since the look began, or this was asked. What it is doing is waited for."""
@@ -99,11 +113,16 @@ class Guard:
     def end(self) -> bool:
         """The look is over, and the task goes on; returns the same as `acted`."""
         with self.changing:
-            watched, self._looked_at = self._looked_at, None
+            watched, stopped = self._looked_at, self._stopped
+        if stopped is not None and watched is not None:
+            go(watched, stopped)  # nobody stops it again before all this is over
+        with self.changing:
             if self._stopped is not None and watched is not None:
-                go(watched, self._stopped)
+                if stopped is None:
+                    go(watched, self._stopped)  # the guard was quicker
                 self._stopped = None
                 watched.tell_stopped(False)
+            self._looked_at = None
             acted, self._acted = self._acted, False
             return acted
 
@@ -153,8 +172,8 @@ class Guard:
             return watched.room  # one by one they take as long as the look
         found, now = at_least(watched), time.monotonic()
         if found > watched.limit:
-            watched.used, watched.over = found, True
-            self._over(watched)
+            watched.used = found
+            self.end_task(watched)
         elif watched.hold is None and watched.is_near(watched.limit - found, fast=watched.is_fast(found, now - watched.looked)):
             self._hold(watched)
         return max(watched.limit - found, 0)

@@ -158,7 +158,7 @@ class Rounds:
         if watched.hold is not held:
             watched.tell_stopped(False)
         if watched.over:
-            _end(number, at, watched, self._shared)
+            _end(number, at, watched, self._shared)  # also who was begun meanwhile
             return AGAIN_S
         return wait
 
