@@ -96,6 +96,19 @@ def test_a_cgroup_of_its_own_is_frozen_without_a_signal(
     tree.kill([program.pid], None)
 
 
+def test_who_was_stopped_by_a_signal_and_then_frozen_goes_on(cgroup: Path, program: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    """A pause is said again until it is confirmed, and a program that has just begun comes into its group meanwhile."""
+    freezer = Freezer()
+    freezer.freeze("task", [program.pid], None)
+    for pid in tree.members([program.pid], None):
+        (cgroup / "cgroup.procs").write_text(str(pid))
+    freezer.freeze("task", [program.pid], None)
+    before = counts(tmp_path)
+    freezer.thaw("task", [program.pid], None)
+    until(lambda: all(new != old for new, old in zip(counts(tmp_path), before, strict=True)))
+    tree.kill([program.pid], None)
+
+
 def test_what_is_killed_while_it_is_frozen_dies(cgroup: Path, program: subprocess.Popen[bytes]) -> None:
     members = tree.members([program.pid], None)
     for pid in members:

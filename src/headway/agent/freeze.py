@@ -32,7 +32,8 @@ class Freezer:
         if switch is not None and switch.members() <= tree.members(roots, marked) and switch.freeze():
             self._switches[name] = switch
             frozen = switch.members()
-        self._stopped[name] = stop(roots, marked, spare=frozen)  # all, or what left the cgroup
+        # All, or what left the cgroup; and who was stopped before he came into it, when this is said again.
+        self._stopped[name] = self._stopped.get(name, set()) | stop(roots, marked, spare=frozen)
 
     def thaw(self, name: str, roots: list[int], marked: tree.Marked | None) -> None:
         """Whoever was stopped goes on; what the cgroup froze hears no signal."""
