@@ -90,7 +90,7 @@ def test_a_group_that_is_gone_holds_nobody_and_says_so(tmp_path: Path) -> None:
 
 def test_a_pause_that_comes_during_a_look_outlives_it(process: subprocess.Popen[str], group: Path, tmp_path: Path) -> None:
     watched, paused = watch_of(process, tmp_path, group), [False]
-    watched.paused = lambda: paused[0]
+    watched.frozen = lambda: paused[0]
     guard = Guard(lambda watched: None, Holder(able=False))
     guard.begin(watched)
     guard.stop(watched)
@@ -98,6 +98,27 @@ def test_a_pause_that_comes_during_a_look_outlives_it(process: subprocess.Popen[
     paused[0] = True
     guard.end()
     assert stands(group)
+    Freezer(str(group)).go_on(lambda: False)
+    say(process)
+
+
+def test_who_was_stopped_for_a_look_while_a_freezer_paused_it_runs_when_that_lets_go(
+    process: subprocess.Popen[str], group: Path, tmp_path: Path
+) -> None:
+    """Whoever resumes it knows of no signal."""
+    watches = DiskWatch()
+    watch = watches.add((str(tmp_path),), MIB, Group(str(group)), None)  # type: ignore[arg-type]
+    watched = watch_of(process, tmp_path, group)
+    watched.crowded = False
+    adopt(watched, watch.number, watch.at, watches._shared, Holder(able=False))
+    guard = Guard(lambda watched: None, Holder(able=False))
+    guard.begin(watched)
+    guard.stop(watched)
+    watch.pause(True, by_signals=False)
+    Freezer(str(group)).freeze()
+    guard.end()
+    assert stands(group)
+    watch.pause(False)
     Freezer(str(group)).go_on(lambda: False)
     say(process)
 

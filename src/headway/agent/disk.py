@@ -83,7 +83,8 @@ class Watched:
         self.ran: float | None = None  # on a CPU, until the last count
         self.hold: Hold | None = None
         self.stands: Callable[[], bool] = lambda: True  # whether the wall does: kernels cease to count, and begin anew
-        self.paused: Callable[[], bool] = lambda: False  # by somebody who wants it to stand still, whatever we do
+        self.paused: Callable[[], bool] = lambda: False  # by signals of somebody who wants it to stand still, whatever we do
+        self.frozen: Callable[[], bool] = lambda: False  # or by a freezer, or by both
         self.tell_stopped: Callable[[bool], None] = lambda stopped: None  # and whether it is held: who comes after us shall know
         self.freezer: Freezer | None = None  # where its processes can be frozen
         self.filling: Filling | None = None

@@ -208,7 +208,7 @@ def stand(watched: Watched) -> list[int]:
 def go(watched: Watched, stopped: list[int]) -> None:
     """Let it go on, unless somebody paused it meanwhile."""
     if watched.freezer is not None and watched.freezer.frozen:
-        watched.freezer.go_on(watched.paused)
+        watched.freezer.go_on(watched.frozen)
     go_on(stopped, watched.paused)
 
 

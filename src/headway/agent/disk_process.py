@@ -31,7 +31,7 @@ BETWEEN = b"\0\0"  # so no part of a message may be empty
 NOTHING = "-"
 LARGEST = 2**20  # bytes of a message
 # Number of the watch; the same once it is over its limit; what it used then; the number while it is held, below zero while it is stopped;
-# the number while its task is paused.
+# the number while its task is paused, below zero by a freezer.
 ENTRY = struct.Struct("qqqqq")
 _FOUND, _FOUND_AT = struct.Struct("qq"), 8  # the parts that are written here
 _HELD, _HELD_AT = struct.Struct("q"), 24
@@ -180,6 +180,7 @@ class Looker:
 def adopt(watched: Watched, number: int, at: int, shared: mmap.mmap, holder: Holder) -> None:
     """Begin to watch it. One of us who was killed may have held it, or even stopped it."""
     watched.paused = lambda: bool(PAUSED.unpack_from(shared, at + PAUSED_AT)[0] == number)
+    watched.frozen = lambda: bool(abs(PAUSED.unpack_from(shared, at + PAUSED_AT)[0]) == number)
     state = _HELD.unpack_from(shared, at + _HELD_AT)[0]
     if state == -number:
         if watched.freezer is not None:

@@ -47,9 +47,10 @@ class Watch:
         """Made to by somebody who looks at it, or who did when he was killed."""
         return bool(ENTRY.unpack_from(self._shared, self.at)[3] < 0)
 
-    def pause(self, on: bool) -> None:
-        """Said before the processes are stopped, and before they go on: one that stops them for a look does not undo it."""
-        PAUSED.pack_into(self._shared, self.at + PAUSED_AT, self.number if on else 0)
+    def pause(self, on: bool, *, by_signals: bool = True) -> None:
+        """Said before the processes are stopped, and before they go on: one that stops them for a look does not undo it. Whom he stopped by
+        signals he lets go on all the same where a freezer holds them: nobody else would."""
+        PAUSED.pack_into(self._shared, self.at + PAUSED_AT, (self.number if by_signals else -self.number) if on else 0)
 
 
 class DiskWatch:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from headway.agent import tree
 
@@ -26,12 +26,15 @@ class Freezer:
         self._switches: dict[str, Switch] = {}
         self._stopped: dict[str, set[int]] = {}  # by SIGSTOP
 
-    def freeze(self, name: str, roots: list[int], marked: tree.Marked | None) -> None:
+    def freeze(self, name: str, roots: list[int], marked: tree.Marked | None, by_signals: Callable[[], None] = lambda: None) -> None:
+        """`by_signals` is called before they are, if they are all that can be used."""
         switch = _switch_of(roots[0]) if roots else None
         frozen: set[int] = set()
         if switch is not None and switch.members() <= tree.members(roots, marked) and switch.freeze():
             self._switches[name] = switch
             frozen = switch.members()
+        else:
+            by_signals()
         # All, or what left the cgroup; and who was stopped before he came into it, when this is said again.
         self._stopped[name] = self._stopped.get(name, set()) | stop(roots, marked, spare=frozen)
 

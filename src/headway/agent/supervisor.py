@@ -288,19 +288,19 @@ class Supervisor:
 
     def _freeze(self, instruction: Freeze) -> None:
         self.resuming.pause(instruction.id)
-        self._tell_watch(instruction, paused=True)
-        self.freezer.freeze(*self._tree_of(instruction))
+        self._tell_watch(instruction, paused=True, by_signals=False)
+        self.freezer.freeze(*self._tree_of(instruction), lambda: self._tell_watch(instruction, paused=True))
 
     def _thaw(self, instruction: Thaw) -> None:
         self._tell_watch(instruction, paused=False)
         self.freezer.thaw(*self._tree_of(instruction))
         self.resuming.go_on(instruction.id)
 
-    def _tell_watch(self, instruction: Freeze | Thaw, *, paused: bool) -> None:
+    def _tell_watch(self, instruction: Freeze | Thaw, *, paused: bool, by_signals: bool = True) -> None:
         """The watch on its disk may have stopped it for a look, and would let it go on."""
         place = self.runners.place_of(instruction.runner) if instruction.runner else self.executables.place_of(instruction.id)
         if place is not None and place.disk is not None:
-            place.disk.pause(paused)
+            place.disk.pause(paused, by_signals=by_signals)
 
     def _tree_of(self, instruction: Freeze | Thaw) -> tuple[str, list[int], tree.Marked | None]:
         """What to freeze or thaw: a name for it, its first processes, and the marks of others that belong to it."""
