@@ -21,6 +21,9 @@ UNKNOWN_S = 1.0  # what we assume of a function that never ran here: such go out
 WEIGHT = 0.3  # of the newest duration in the moving average
 TINY_S = 0.0002  # a function that usually takes no longer is soon through, and what is around it takes longer
 OUTLIER = 0.03  # of a longer one in what is usual: a busy core stops a runner for milliseconds in the middle of a tiny function
+RISE = 0.25  # and at most so much of what was usual: one stop of 66 ms made a tiny function a long one, for which runners are started
+LEAST_S = 0.000001  # of anything, also where the clock did not move
+FEW = 8  # measurements of which the least is usual: first calls meet cold caches
 
 
 @dataclass(slots=True)
@@ -29,17 +32,28 @@ class Estimate:
 
     seconds: float | None = None
     usual: float = UNKNOWN_S  # falls as the average does and rises slowly
+    measured: int = 0
 
     def learn(self, seconds: float) -> None:
+        self.measured += 1
         if self.seconds is None:
             self.seconds = self.usual = seconds
             return
         self.seconds += WEIGHT * (seconds - self.seconds)
-        self.usual += (OUTLIER if seconds > self.usual else WEIGHT) * (seconds - self.usual)
+        longer = seconds - self.usual
+        if longer > 0:
+            self.usual += min(OUTLIER * longer, RISE * max(self.usual, LEAST_S))
+        else:
+            self.usual += longer if self.measured <= FEW else WEIGHT * longer
 
     @property
     def tiny(self) -> bool:
         return self.usual <= TINY_S
+
+    @property
+    def brief(self) -> bool:
+        """Tiny, or new: most of those are, and of one that is not its runner knows soon (it is stuck)."""
+        return self.measured < FEW or self.tiny
 
     @property
     def predicted(self) -> float:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headway.agent.local_queue import Amounts, Group
+from headway.agent.local_queue import Amounts, Estimate, Group
 from headway.agent.signals import (
     AskBack,
     BatchNotGiven,
@@ -45,7 +45,7 @@ NUDGE_MOST_S = 0.5  # a long task's output is fetched at least this often
 STARTING = 8  # runners started at the same time, of all kinds together: a sandbox for each of a hundred tenants at once stops the node
 IDLE = 16  # warm runners without work that are kept when others must be started: tenants come and go, memory does not
 START_S = 0.1  # what it takes to start one
-A_CORE = 2  # runners at work on tiny functions for each core: one works while the other's results are sent; more only take turns
+A_CORE = 2  # runners at work on brief functions for each core: one works while the other's results are sent; more only take turns
 GRACE_S = 5.0
 BELIEF_S = 10.0  # beyond their caps: then tasks of a runner are over, whatever it says of when they began
 UNLUCKY = 3  # times that a task may come back unbegun from a runner that died
@@ -59,7 +59,7 @@ class Runner:
     need: Amounts | None = None  # what it holds while it has a batch
     batch: deque[Order] = field(default_factory=deque)
     each_s: float = 0.0  # predicted, for each task of its batch
-    tiny: bool = False  # the last of its batch is a tiny function
+    estimate: Estimate = field(default_factory=Estimate)  # of the last of its batch
     done: int = 0  # tasks in its life whose results came
     waits_since: float = 0.0  # for the result of the first of its batch
     asked: bool = False
@@ -164,14 +164,15 @@ class Pool:
         return False
 
     def _room_for(self, group: Group) -> int:
-        """How many more runners may work on the group: by what is free, and of tiny functions no more than the cores can keep busy.
+        """How many more runners may work on the group: by what is free, and of brief functions no more than the cores can keep busy.
 
         A runner for each slot would be twenty on two cores, of 12 MB each, that wait for one another.
         """
         room = min((there // asked for there, asked in zip(self.machine.free, group.need, strict=True) if asked), default=STARTING)
-        if not self.machine.recipes[group.orders[0].definition].estimate.tiny:
+        if not self.machine.recipes[group.orders[0].definition].estimate.brief:
             return room
-        at_work = sum(1 for runner in self._of(group.kind) if runner.batch and runner.open and not runner.stuck and runner.tiny)
+        of_kind = (runner for runner in self._of(group.kind) if runner.batch and runner.open)
+        at_work = sum(1 for runner in of_kind if runner.estimate.brief and not runner.stuck)
         return min(room, A_CORE * self.machine.cores - at_work)
 
     def _dismiss_idle(self, coming: int) -> None:
@@ -190,7 +191,11 @@ class Pool:
 
         Tiny tasks that ask for a hundredth of a CPU would otherwise start two hundred processes to run for a millisecond each.
         """
-        working = sum(not (runner.stuck or runner.stopping or runner.ending) for runner in self._of(group.kind))
+        working = sum(
+            (runner.estimate.brief or len(runner.batch) * runner.estimate.predicted < START_S)
+            and not (runner.stuck or runner.stopping or runner.ending)
+            for runner in self._of(group.kind)
+        )
         if working < self.machine.cores:
             return False
         estimate = self.machine.recipes[group.orders[0].definition].estimate
@@ -216,7 +221,7 @@ class Pool:
             runner.waits_since = now
         runner.batch.extend(batch)
         runner.each_s = (TARGET_S - left) / len(runner.batch)
-        runner.tiny = recipes[batch[-1].definition].estimate.tiny
+        runner.estimate = recipes[batch[-1].definition].estimate
         self.machine.out.append(GiveBatch(runner.number, batch))
 
     # --- coming back
