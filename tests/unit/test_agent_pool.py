@@ -183,7 +183,7 @@ def test_new_functions_that_take_long_have_a_runner_for_each_slot_once_they_are_
         begun |= {i.runner for i in out if isinstance(i, GiveBatch)}
         assert len(begun) <= A_CORE * 2 * beat, "a few with each look, in case that they are tiny"
         shell.now += TICK_S
-        out = machine.handle(Tick(shell.now, {number: (1, shell.now - TICK_S) for number in begun}))
+        out = machine.handle(Tick(shell.now, dict.fromkeys(begun, (1, shell.now - TICK_S))))
     assert len(begun) == 19  # of 100, 101 and 102 thousandths of a CPU each
 
 
