@@ -13,8 +13,9 @@ import pytest
 
 from headway.agent import tree
 from headway.agent.clock import boottime
-from headway.agent.executables import QUIET_S, Executables, reap
+from headway.agent.executables import Executables, reap
 from headway.agent.loop import Loop
+from headway.agent.meter import QUIET_S
 from headway.agent.reports import Outbox
 from headway.domain.lifecycle import Outcome
 from headway.domain.task import Definition

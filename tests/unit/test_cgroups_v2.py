@@ -10,9 +10,9 @@ from typing import cast
 import pytest
 
 from headway.agent.cgroups_v2 import V2Group
-from headway.agent.executables import _excess
 from headway.agent.granted import Granted
 from headway.agent.group import Limits, Used
+from headway.agent.meter import excess_of
 from headway.agent.places import Place, Places
 from headway.agent.runner_box import RunnerBoxes
 from headway.agent.scratch import Scratch
@@ -93,7 +93,7 @@ def test_a_task_is_not_told_of_the_kills_of_the_one_before_it(slots: Slots, slot
 
 def test_counters_that_went_back_tell_of_no_limit(slot: Slot) -> None:
     slot.before = Used(None, 0, 2, 4)
-    assert _excess(slot.used(), Place("", cast(Scratch, None), slot, Limits(), 0)) is None
+    assert excess_of(slot.used(), Place("", cast(Scratch, None), slot, Limits(), 0)) is None
 
 
 def test_a_runner_whose_counters_cannot_be_read_has_ended_for_no_limit(slot: Slot) -> None:

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
-import time
 from collections.abc import Callable
 
-from headway.agent import tree, watcher
+from headway.agent import tree
 from headway.agent.clock import boottime, wall_ms
-from headway.agent.group import Limits, Used
 from headway.agent.interpreters import NotStartable
 from headway.agent.loop import Loop
+from headway.agent.meter import QUIET_S, Counts, Meter
 from headway.agent.output import STDERR, Capture
-from headway.agent.places import OWN_PROCESSES, Place, Places
-from headway.agent.process import LAST_WORDS, Process, Spawner, exit_code, finish, not_started, read_available
+from headway.agent.places import Place, Places
+from headway.agent.process import LAST_WORDS, Process, Spawner, finish, not_started, read_available
 from headway.agent.reports import Outbox, error_text
-from headway.agent.sandbox import Told, Usage
 from headway.agent.spawn import Launch
-from headway.agent.starter import Counted
 from headway.agent.starts import Starts
 from headway.agent.strays import Strays
 from headway.agent.unforeseen import unforeseen
 from headway.domain.lifecycle import Outcome
 from headway.domain.task import Definition
-from headway.wire.exchange import ErrorInfo, Excess, Finished, Order
+from headway.wire.exchange import ErrorInfo, Finished, Order
 
-Counts = resource.struct_rusage | Counted
 Exit = tuple[int, int, Counts]  # process id, status, usage
-QUIET_S = 0.02  # a process that lives longer has its pipes watched; most end before and are read once, at their end
 FLOOD = 32 * 1024
-ORPHANS = 1000
-LINGER_S = 0.02  # between the end of a sandbox and the end of the first process in it
 _NOTHING_HEARD = Capture(0, 0, 0)  # of attempts that have no program yet
 
 
@@ -40,8 +32,7 @@ class Executables:
     def __init__(self, loop: Loop, outbox: Outbox, spawner: Spawner, places: Places, instance: str, max_output: int) -> None:
         self._loop, self._outbox, self._spawner = loop, outbox, spawner
         self._places, self._instance, self._max_output = places, instance, max_output
-        self._watch_at = 0.0
-        self._orphans: dict[int, Counts] = {}  # reaped here lately, though started by tasks
+        self._meter = Meter(self._kill)
         self._by_pid: dict[int, Process] = {}
         self._by_task: dict[int, Process] = {}
         self.starts = Starts(places.slots.starter)
@@ -223,13 +214,6 @@ class Executables:
         target = min(inside, key=lambda pid: (inside[pid], pid), default=process.pid)
         tree.send([target], signal.Signals[f"SIG{name}"])
 
-    def _first(self, process: Process) -> list[int]:
-        """The task's own first process; the sandbox has two before it, and a gate is one more."""
-        pids = [process.pid]
-        for _ in range(2 + process.gated if process.isolated else 0):
-            pids = [child for pid in pids for child in tree.children(pid)]
-        return pids
-
     def ended(self, exits: list[Exit]) -> list[Finished]:
         """These children were reaped."""
         told = self.began()
@@ -242,7 +226,7 @@ class Executables:
             elif self._starting:
                 self._early[pid] = self.starts.turn, ended
             self._places.removed(pid)
-            self._orphans[pid] = ended[2]
+            self._meter.orphaned(pid, ended[2])
         self._strays.kill(self._by_pid, self.known() | self._places.removers)
         return told + self._over(gone)
 
@@ -256,8 +240,6 @@ class Executables:
             if not self.keep(process, finished):
                 self.leave(process)
                 told.append(finished)
-        if len(self._orphans) > ORPHANS:
-            self._orphans.clear()
         return told
 
     def _unknown_end(self, process: Process, error: Exception) -> Finished:
@@ -282,7 +264,7 @@ class Executables:
         self._forget_pipes(process)
         box = process.told()
         process.close()
-        finished = finish(process, status, now, self._usage(process, status, usage, box), box)
+        finished = finish(process, status, now, self._meter.used(process, status, usage, box), box)
         if os.WIFSIGNALED(status) or box.left:
             self._forget_container(process)
         return finished
@@ -298,86 +280,16 @@ class Executables:
             self._places.give_back(process.place)
             process.place = None
 
-    # --- limits
-
-    def _usage(self, process: Process, status: int, usage: Counts, box: Told) -> Usage:
-        """What it used; and why it was ended, if that was for a limit."""
-        place = process.place
-        assert place is not None
-        if box.first is not None:
-            usage = self._usage_inside(box.first) or usage
-        cpu_ms = round((usage.ru_utime + usage.ru_stime) * 1000)
-        memory: int | None = None
-        if (used := place.used()) is not None:
-            memory, cpu_ms = used.peak, max(cpu_ms, used.cpu_ms)
-            if process.excess is None and status:
-                process.excess = _excess(used, place)
-        if memory is None:
-            memory = _peak(usage) or process.resident or None
-        if place.disk is not None and status and (process.excess is None or process.excess.what == "disk"):
-            process.excess = _disk_excess(place, status)
-        if status and process.excess is None:
-            process.excess = box.excess
-        return box.used or process.used or Usage(cpu_ms, memory, usage.ru_inblock * 512, usage.ru_oublock * 512)
-
-    def _usage_inside(self, first: int) -> Counts | None:
-        """Of everything in a sandbox. Its first process has waited for all others, and comes to us when the sandbox has ended."""
-        until = boottime() + LINGER_S
-        while first not in self._orphans and boottime() < until:
-            try:
-                pid, _, usage = os.wait4(first, os.WNOHANG)
-            except ChildProcessError:
-                break  # it never came to us
-            if pid:
-                return usage
-            time.sleep(0.0005)
-        return self._orphans.pop(first, None)
-
-    def _look_at_limits(self, now: float) -> None:
-        """Tasks that go on though they hit a limit: one of their processes was killed or could not be started."""
-        without: dict[int, Process] = {}
-        for process in self._by_pid.values():
-            place = process.place
-            if place is None or process.excess is not None or now - process.since < QUIET_S:
-                continue
-            if place.disk is not None and place.disk.over:  # killed by the watch; what it may have started meanwhile ends now
-                process.excess = Excess("disk", place.disk.used, place.disk.limit)
-                self._kill(process)
-                continue
-            if place.slot is None or place.slot.group is None:
-                without[process.pid] = process
-                continue
-            try:
-                if not place.slot.settled:  # a container's launcher has no limits here, and has left the group it would be brought back to
-                    place.slot.settled = place.limits == Limits() or place.slot.group.settle()
-                excess = _excess(place.slot.used(), place)
-            except OSError:  # no descriptor is left to read its counters by: at the next look
-                continue
-            if excess is not None:
-                process.excess = excess
-                self._kill(process)
-        if without and now >= self._watch_at:
-            self._watch_at = now + watcher.EVERY_S
-            self._look_without_groups(without)
-
-    def _look_without_groups(self, processes: dict[int, Process]) -> None:
-        found, memory = watcher.above({pid: p.place.limits for pid, p in processes.items() if p.place is not None})
-        for pid, process in processes.items():
-            process.resident = max(process.resident, memory.get(pid, 0))
-            if (excess := found.get(pid)) is not None:
-                process.excess = excess
-                self._kill(process)
-
     # --- output
 
     def tick(self, now: float) -> None:
         for fd in self._quiet:
             self._loop.resume(fd)
         self._quiet.clear()
-        self._look_at_limits(now)
+        self._meter.look(self._by_pid, now)
         self._places.tick()
         for process in self._by_pid.values():
-            if not process.registered and now - process.since >= QUIET_S:
+            if not process.registered and now - process.since >= QUIET_S:  # of most others the pipes are read once, at their end
                 process.registered = True
                 for stream, fd in process.fds:
                     if fd >= 0:  # lost, or closed since its end was only a tracer's to see
@@ -419,35 +331,6 @@ class Executables:
             self._forget_container(process)
         self._by_pid.clear()
         self._by_task.clear()
-
-
-def _excess(used: Used, place: Place) -> Excess | None:
-    """The limit the kernel says was hit."""
-    if used.kills > 0:
-        return Excess("memory", max(used.peak or 0, place.limits.memory), place.limits.memory)
-    if used.refused > 0:
-        allowed = place.limits.processes - (OWN_PROCESSES if place.isolated else 0)
-        return Excess("processes", allowed + 1, allowed)
-    return None
-
-
-def _disk_excess(place: Place, status: int) -> Excess | None:
-    """Ended by the watch, or by the kernel because one file became too large, or by itself at the wall behind its limit."""
-    disk = place.disk
-    assert disk is not None
-    ended = disk.over or exit_code(status, isolated=place.isolated) == -signal.SIGXFSZ
-    if not ended and not place.isolated and not place.scratch.at_wall(place.dir):
-        return None
-    used = place.on_disk()
-    if not ended and used < disk.limit:  # it may also have been told by the kernel, and given up by itself
-        return None
-    return Excess("disk", max(used, disk.limit), disk.limit)
-
-
-def _peak(usage: Counts) -> int | None:
-    """The most memory it used. A child starts from our own peak (Linux carries it over exec): below that it tells nothing."""
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return usage.ru_maxrss * 1024 if usage.ru_maxrss > own else None
 
 
 def reap() -> list[Exit]:
