@@ -166,12 +166,12 @@ async def test_a_plan_written_while_a_node_said_its_first_word_reaches_it_withou
         task = (await submit(core, function())).ids[0]
         session = core.sessions.by_node[agent.id]
 
-        async def planned_for_it() -> dict[tuple[int, int], Order]:
-            return session.orders
+        async def planned_for_it() -> list[Order]:
+            return list(session.orders)
 
-        await eventually(planned_for_it)
-        planned = list(session.orders.values())
-        session.orders.clear()  # as if it had been opened between the planner's look and its commit
+        planned = await eventually(planned_for_it)
+        # As if the session had been opened between the planner's look and its commit.
+        session.orders.acknowledge((order.id, order.attempt) for order in planned)
         core.sessions.offer({agent.id: planned}, {})
         assert [order.id for order in (await agent.say(wait_s=30.0)).orders] == [task]
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from headway.control.definitions import Definitions
+from headway.control.outstanding import Outstanding
 from headway.wire.exchange import Cancel, Control, Exchange, Order, Orders, Ref
 
 REPEAT_S = 2.0  # an order or cancel that was not acknowledged is sent again after this long
@@ -25,8 +26,7 @@ class Session:
 
     node: int
     boot: str
-    orders: dict[Ref, Order] = field(default_factory=dict)
-    sent: dict[Ref, float] = field(default_factory=dict)
+    orders: Outstanding = field(default_factory=Outstanding)
     cancels: dict[Ref, float] = field(default_factory=dict)  # when last sent
     controls: dict[int, Control] = field(default_factory=dict)  # by number, lowest first
     told: dict[int, float] = field(default_factory=dict)  # when each control was last sent
@@ -37,8 +37,7 @@ class Session:
     last_reconciled: float = 0.0
 
     def offer(self, orders: Iterable[Order]) -> None:
-        for order in orders:
-            self.orders.setdefault((order.id, order.attempt), order)
+        self.orders.add(orders)
         self.wake.set()
 
     def cancel(self, ref: Ref) -> None:
@@ -57,10 +56,8 @@ class Session:
 
     def acknowledge(self, exchange: Exchange) -> None:
         """Forget what the node has: received orders, and cancels of attempts it no longer holds."""
-        for ref in exchange.received:
-            ref = (ref[0], ref[1])
-            self.orders.pop(ref, None)
-            self.sent.pop(ref, None)
+        if exchange.received:
+            self.orders.acknowledge(exchange.received)
         if self.cancels:
             for finished in exchange.finished:
                 self.cancels.pop((finished.id, finished.attempt), None)
@@ -75,26 +72,13 @@ class Session:
         return bool(self.orders or self.cancels or self.controls)
 
     def due(self, now: float) -> bool:
-        if any(True for _ in self._due_orders(now)) or any(sent <= now - REPEAT_S for sent in self.cancels.values()):
+        if self.orders.due(now - REPEAT_S) or any(sent <= now - REPEAT_S for sent in self.cancels.values()):
             return True
         return bool(self.controls and self._due_controls(now))
 
-    def _due_orders(self, now: float) -> Iterable[Order]:
-        # When everything was sent only the oldest matters: the dict keeps the order of sending.
-        if self.sent and len(self.sent) == len(self.orders) and next(iter(self.sent.values())) > now - REPEAT_S:
-            return ()
-        return (order for ref, order in self.orders.items() if self.sent.get(ref, -REPEAT_S) <= now - REPEAT_S)
-
     async def fill(self, reply: Orders, definitions: Definitions, now: float) -> None:
         """Put what the node must hear into the reply."""
-        for order in self._due_orders(now):
-            reply.orders.append(order)
-            if len(reply.orders) >= BATCH:
-                break
-        for order in reply.orders:
-            ref = (order.id, order.attempt)
-            self.sent.pop(ref, None)
-            self.sent[ref] = now
+        reply.orders = self.orders.take(BATCH, now, now - REPEAT_S)
         new = {order.definition for order in reply.orders} - self.definitions
         if new:
             known = await definitions.load(new)
