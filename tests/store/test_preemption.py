@@ -211,6 +211,45 @@ async def test_a_person_who_pauses_a_task_that_made_room_keeps_it_paused(dsn: st
         assert control.word == "resume"
 
 
+async def test_a_person_who_pauses_a_task_that_is_about_to_go_on_keeps_it_paused(dsn: str) -> None:
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        long = await begin(core, agent, **LONG)
+        await submit(core, function(**URGENT))
+        [order], [control] = await gather(agent, orders=1, controls=1)
+        await confirm(agent, control, "paused")
+        await agent.succeed(order)
+        _, [going_on] = await gather(agent, controls=1)
+        assert await core.steering.pause(long.id, None) is not None  # its node has not said that it goes on
+        _, [*_, again] = await gather(agent, controls=1)
+        assert again.word == "pause"
+        await confirm(agent, going_on, "resumed")
+        await confirm(agent, again, "paused")
+        assert await state_of(core, long.id) == State.PAUSED
+
+
+async def test_a_task_that_made_room_on_a_node_that_was_lost_is_resumed_on_the_next_one(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        long = await begin(core, agent, **LONG)
+        await submit(core, function(**URGENT))
+        _, [control] = await gather(agent, orders=1, controls=1)
+        await confirm(agent, control, "paused")
+        monkeypatch.setattr(core.preemption, "_forget", lambda: asyncio.sleep(0))  # it has not come to that yet
+        again = await ScriptedAgent(core).join()
+        [order] = await again.orders()
+        await again.succeed(order)
+        [order] = await again.orders()
+        await again.start(order)
+        assert order.id == long.id
+        await core.steering.pause(long.id, None)
+        _, [control] = await gather(again, controls=1)
+        await confirm(again, control, "paused")
+        await core.steering.resume(long.id, None)
+        _, [control] = await gather(again, controls=1)
+        assert control.word == "resume"
+
+
 async def test_when_the_node_is_lost_both_run_elsewhere(dsn: str) -> None:
     async with engine(dsn) as core:
         agent = await ScriptedAgent(core).join()

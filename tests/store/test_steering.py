@@ -65,6 +65,22 @@ async def test_a_running_task_is_paused_when_its_node_says_so_and_goes_on_when_r
         assert await kinds(core, order.id) == ["task.paused", "task.resumed", "task.succeeded"]
 
 
+async def test_a_pause_asked_before_the_node_has_gone_on_stops_it_again(dsn: str) -> None:
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        order = await running(core, agent)
+        await core.steering.pause(order.id, None)
+        [control] = await controls(agent)
+        await answer(agent, control, "paused")
+        await core.steering.resume(order.id, None)
+        assert await core.steering.pause(order.id, None) is not None  # the node has not said that it goes on
+        going_on, again = await controls(agent, 2)
+        assert (going_on.word, again.word) == ("resume", "pause")
+        await answer(agent, going_on, "resumed")
+        await answer(agent, again, "paused")
+        assert await state_of(core, order.id) == State.PAUSED
+
+
 async def test_a_control_is_repeated_by_whatever_server_the_node_talks_to(dsn: str) -> None:
     async with engine(dsn) as core:
         agent = await ScriptedAgent(core).join()

@@ -123,6 +123,27 @@ def test_who_was_stopped_for_a_look_while_a_freezer_paused_it_runs_when_that_let
     say(process)
 
 
+def test_a_crowd_that_was_frozen_for_a_look_while_it_was_paused_by_signals_runs_when_it_is_resumed(
+    process: subprocess.Popen[str], group: Path, tmp_path: Path
+) -> None:
+    """Whoever resumes it knows of no freezer."""
+    watches = DiskWatch()
+    watch = watches.add((str(tmp_path),), MIB, Group(str(group)), None)  # type: ignore[arg-type]
+    watched = watch_of(process, tmp_path, group)
+    adopt(watched, watch.number, watch.at, watches._shared, Holder(able=False))
+    guard = Guard(lambda watched: None, Holder(able=False))
+    guard.begin(watched)
+    guard.stop(watched)
+    watch.pause(True, by_signals=False)
+    watch.pause(True)
+    process.send_signal(signal.SIGSTOP)
+    guard.end()
+    watch.pause(False)
+    process.send_signal(signal.SIGCONT)
+    until(lambda: not stands(group))
+    say(process)
+
+
 @pytest.mark.parametrize("pauses", [1, 2, 3, 4])
 def test_whatever_is_said_while_it_is_let_go_on_the_last_word_counts(process: subprocess.Popen[str], group: Path, pauses: int) -> None:
     said = iter([False] + [number % 2 == 1 for number in range(1, pauses + 1)])
@@ -191,6 +212,16 @@ def test_a_group_that_a_killed_watch_froze_goes_on_when_its_task_has_ended(proce
     Freezer(str(group)).freeze()
     ENTRY.pack_into(watches._shared, watch.at, watch.number, 0, 0, -watch.number, 0)
     watches.remove(watch)
+    say(process)
+
+
+def test_so_does_one_that_was_left_frozen_because_its_task_was_paused(process: subprocess.Popen[str], group: Path) -> None:
+    watches = DiskWatch()
+    watch = watches.add((str(group),), MIB, Group(str(group)), None)  # type: ignore[arg-type]
+    watch.pause(True)
+    Freezer(str(group)).freeze()
+    watches.remove(watch)
+    until(lambda: not stands(group))
     say(process)
 
 

@@ -44,13 +44,17 @@ class Watch:
 
     @property
     def stands(self) -> bool:
-        """Made to by somebody who looks at it, or who did when he was killed."""
-        return bool(ENTRY.unpack_from(self._shared, self.at)[3] < 0)
+        """Made to by somebody who looks at it, or who did when he was killed; or left so because it was paused."""
+        *_, held, paused = ENTRY.unpack_from(self._shared, self.at)
+        return bool(held < 0 or paused)
 
     def pause(self, on: bool, *, by_signals: bool = True) -> None:
         """Said before the processes are stopped, and before they go on: one that stops them for a look does not undo it. Whom he stopped by
-        signals he lets go on all the same where a freezer holds them: nobody else would."""
+        signals he lets go on all the same where a freezer holds them: nobody else would. A group that he froze he leaves frozen, also where
+        the pause is by signals, and who resumes these knows of no freezer: it goes on here."""
         PAUSED.pack_into(self._shared, self.at + PAUSED_AT, (self.number if by_signals else -self.number) if on else 0)
+        if not on and self.freezer:
+            Freezer(self.freezer).go_on(lambda: False)
 
 
 class DiskWatch:

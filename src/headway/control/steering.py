@@ -33,7 +33,7 @@ _RELEASE_HELD = query("control.release_held")
 _RESUME_WAITING = query("control.resume_waiting")
 _ASK = query("control.ask")
 _ANSWERS = query("control.answers")
-_PREEMPTED = query("preemption.of")
+_LENDS = query("preemption.lends")
 
 
 @dataclass
@@ -134,7 +134,8 @@ async def _pause(connection: Connection, row: Any, effects: Effects) -> Any:
         await tell_event(connection, "task.paused", await connection.fetch(_HOLD_BLOCKED, task), effects)
     elif row["hold_at"] is None:
         await connection.execute(_HOLD, task)
-        if state is not State.PAUSED:  # else it made room for another, and now stays
+        # One that is out of the way of another stays there. Any other that stands still is on its way to go on, and is stopped again.
+        if state is not State.PAUSED or not await _lends(connection, row):
             return await ask(connection, row, "pause")
     return None
 
@@ -152,6 +153,10 @@ async def _resume(connection: Connection, row: Any, effects: Effects) -> Any:
             raise Conflict(f"task {row['id']} made room for a more urgent one", hint="it goes on by itself when there is room again")
         return None
     await connection.execute(_UNHOLD, task)
-    if await connection.fetchval(_PREEMPTED, row["id"]) is not None:
+    if await _lends(connection, row):
         return None  # it goes on when there is room again
     return await ask(connection, row, "resume")
+
+
+async def _lends(connection: Connection, row: Any) -> bool:
+    return bool(await connection.fetchval(_LENDS, row["id"], row["attempt"], row["node"]))

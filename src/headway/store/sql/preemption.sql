@@ -4,6 +4,10 @@
 -- The task that this one is out of the way of now.
 select beneficiary from preemption where task = $1 and resumed_at is null;
 
+-- name: lends
+-- Whether an attempt is out of the way of another now. What an earlier one lent is forgotten a moment after its node was lost.
+select true from preemption where task = $1 and attempt = $2 and node = $3 and resumed_at is null;
+
 -- name: late
 -- What is to be known of waiting tasks whose start is overdue.
 select id, tenant, shape, category, cap_ms, start_by from task where id = any ($1::bigint[]) and state = 2;
