@@ -6,6 +6,7 @@ import asyncio
 import socket
 import time
 
+from headway.control.sessions import FRESH_S
 from headway.domain.lifecycle import Outcome, State
 from headway.errors import Unavailable
 from tests.support.engine import ScriptedAgent, done, engine, function, state_of, submit
@@ -430,3 +431,37 @@ async def test_two_servers_finish_and_release_the_same_rows_without_a_deadlock(d
             await asyncio.gather(work(0), work(1))
         states = [await state_of(one, task) for task in receipt.ids]
         assert set(states) == {State.SUCCEEDED}
+
+
+async def test_a_node_that_went_to_another_server_hears_nothing_old_when_it_comes_back(dsn: str) -> None:
+    """Its tasks were told and acknowledged there."""
+    async with engine(dsn, holder="one") as one, engine(dsn, holder="two") as two:
+        agent = await ScriptedAgent(one).join()
+        await agent.say(heartbeat=True)
+        planning, other = (one, two) if one.leader.leads("planner") else (two, one)
+        agent.core = planning
+        await agent.say(heartbeat=True)
+        planning.sessions.by_node[agent.id].last_seen -= FRESH_S  # it was silent for so long, and talks to the other one now
+        agent.core = other
+        for _ in range(3):
+            await submit(planning, function())
+            [order] = await agent.orders()
+            await agent.succeed(order)
+        left = planning.sessions.by_node.get(agent.id)
+        assert left is None or not left.orders
+        agent.core = planning
+        assert (await agent.say(heartbeat=True)).orders == []
+
+
+async def test_a_node_that_was_silent_here_hears_what_was_planned_meanwhile(dsn: str) -> None:
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        await agent.say(heartbeat=True)
+        core.sessions.by_node[agent.id].last_seen -= FRESH_S
+        task = (await submit(core, function())).ids[0]
+
+        async def leased() -> bool:
+            return await state_of(core, task) == State.LEASED
+
+        await eventually(leased, what="it is leased")
+        assert [order.id for order in await agent.orders()] == [task]

@@ -65,6 +65,20 @@ async def test_a_running_task_is_paused_when_its_node_says_so_and_goes_on_when_r
         assert await kinds(core, order.id) == ["task.paused", "task.resumed", "task.succeeded"]
 
 
+async def test_a_resume_that_is_said_twice_is_one(dsn: str) -> None:
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        order = await running(core, agent)
+        await core.steering.pause(order.id, None)
+        [control] = await controls(agent)
+        await answer(agent, control, "paused")
+        assert await core.steering.resume(order.id, None) is not None
+        assert await core.steering.resume(order.id, None) is None  # its node has not answered yet
+        [control] = await controls(agent)
+        await answer(agent, control, "resumed")
+        assert await state_of(core, order.id) == State.RUNNING
+
+
 async def test_a_pause_asked_before_the_node_has_gone_on_stops_it_again(dsn: str) -> None:
     async with engine(dsn) as core:
         agent = await ScriptedAgent(core).join()

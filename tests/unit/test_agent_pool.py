@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from headway.agent.local_queue import FEW, Estimate
+from headway.agent.local_queue import FEW, PASSES, Estimate
 from headway.agent.machine import Machine
-from headway.agent.pool import A_CORE, IDLE, STARTING
+from headway.agent.pool import A_CORE, IDLE, READY_S, SLOW_START_S, STARTING
 from headway.agent.signals import (
     BatchNotGiven,
+    EndRunner,
     GiveBatch,
     OrdersArrived,
     RunnerDid,
@@ -19,9 +20,11 @@ from headway.agent.signals import (
     Stimulus,
     StopRunner,
     TellFinished,
+    TellReturned,
     Tick,
 )
 from headway.agent.supervisor import TICK_S
+from headway.domain.lifecycle import Outcome
 from headway.domain.resources import Resources
 from headway.domain.task import Definition
 from headway.wire.exchange import Order
@@ -118,12 +121,13 @@ def test_a_runner_that_is_stopped_by_a_busy_core_now_and_then_is_no_reason_for_m
     assert len(shell.done) / shell.given > 100, "nor for small batches, when a runner comes to its turn seldom"
 
 
-def test_a_few_long_stops_make_no_tiny_function_a_long_one() -> None:
-    """As they were measured on a machine with a load of seven."""
+def test_a_function_that_waits_every_second_time_is_not_tiny() -> None:
     estimate = Estimate()
-    for micros in (43, 43, 30, 65, 42, 71, 3, 28, 28, 28, 2, 9, 9, 58, 65_946, 166_131, 58_252):
-        estimate.learn(micros / 1e6)
-    assert estimate.tiny
+    for _ in range(20):
+        estimate.learn(0.00002)
+        estimate.learn(0.04)
+    assert not estimate.tiny
+    assert not estimate.brief
 
 
 def test_functions_that_wait_have_a_runner_for_each_slot() -> None:
@@ -223,3 +227,56 @@ def test_what_was_beside_one_that_cannot_be_started_goes_out_again_without_it() 
     assert [i.finished.id for i in out if isinstance(i, TellFinished)] == [10, 12, 14]
     (again,) = [i for i in out if isinstance(i, GiveBatch)]
     assert [order.id for order in again.orders] == [11, 13, 15]
+
+
+SLEEPY = {
+    at: Definition(name="s", function="m:s", isolation="sandbox", tenant=1, network=(f"10.0.0.{at}",)) for at in (1, 2)
+}  # of two kinds
+
+
+def starts(machine: Machine, orders: Sequence[Order], definitions: dict[int, Definition], now: float) -> list[StartRunner]:
+    return [i for i in machine.handle(OrdersArrived(list(orders), definitions, [], now)) if isinstance(i, StartRunner)]
+
+
+def test_runners_that_sleep_before_they_are_ready_keep_no_others_from_starting_for_long() -> None:
+    machine = Machine(ROOM, wall_ms=lambda: 0)
+    sleeping = starts(machine, [Order(at, 1, at % 2 + 1, b"") for at in range(40)], SLEEPY, 0.0)
+    assert len(sleeping) == STARTING
+    assert not starts(machine, [Order(100, 1, 3, b"")], {3: SMALL[0]}, 1.0)
+    [other] = [i for i in machine.handle(Tick(SLOW_START_S, {})) if isinstance(i, StartRunner) and i.kind == "python"]
+    assert other.definition == 3
+
+
+def test_runners_that_are_never_ready_are_ended_and_their_tasks_told() -> None:
+    machine = Machine(ROOM, wall_ms=lambda: 0)
+    alive = {i.runner for i in starts(machine, [Order(1, 1, 1, b"")], SLEEPY, 0.0)}
+    told: list[TellFinished] = []
+    now = 0.0
+    while not told and now < 4 * READY_S:
+        now += 5.0
+        out = machine.handle(Tick(now, {}))
+        assert not any(isinstance(i, TellReturned) for i in out), "it waits for its runner"
+        for runner in [i.runner for i in out if isinstance(i, EndRunner)]:
+            alive.remove(runner)
+            out += machine.handle(RunnerEnded(runner, 0, 0, "its runner was killed by SIGKILL", now))
+        alive |= {i.runner for i in out if isinstance(i, StartRunner)}
+        told = [i for i in out if isinstance(i, TellFinished)]
+    assert told[0].finished.outcome == Outcome.NOT_STARTABLE
+    assert f"not ready within {READY_S:g} s" in str(told[0].finished.error)
+    assert not alive
+
+
+def test_what_waits_for_a_runner_holds_up_nobody_though_it_was_passed_often() -> None:
+    machine = Machine(TWO_CORES, wall_ms=lambda: 0)
+    tiny = starts(machine, [Order(1, 1, 0, b"")], SMALL, 0.0)
+    machine.handle(RunnerReady(tiny[0].runner, 0.0))
+    machine.handle(RunnerDid(tiny[0].runner, 1, 0.00002, 0.00002, False, 0.0))
+    assert starts(machine, [Order(2, 1, 7, b"")], {7: SLEEPY[1]}, 0.1)
+    given = 0
+    for wave in range(4):
+        orders = [Order(10_000 * (wave + 1) + at, 1, 0, b"") for at in range(PASSES)]
+        out = machine.handle(OrdersArrived(orders, SMALL, [], 0.2))
+        while batches := [i for i in out if isinstance(i, GiveBatch)]:
+            given += len(batches[0].orders)
+            out = machine.handle(RunnerDid(batches[0].runner, len(batches[0].orders), 0.001, 0.00001, False, 0.2))
+    assert given == 4 * PASSES

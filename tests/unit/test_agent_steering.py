@@ -90,7 +90,7 @@ def test_a_function_is_frozen_with_its_runner_after_the_rest_of_the_batch_came_b
     assert Freeze(1, 1) in out
     assert answers(out) == ["paused"]
     late = machine.handle(Tick(900.0, {1: (2, 0.2)}))
-    assert not any(isinstance(i, EndRunner) for i in late)  # its cap of two seconds stands still
+    assert not any(isinstance(i, EndRunner) and i.runner == 1 for i in late)  # its cap of two seconds stands still
     steer(machine, Control(2, 1, 1, "resume"), now=1000.0)
     assert not any(isinstance(i, EndRunner) for i in machine.handle(Tick(1001.0, {1: (2, 0.2)})))
     assert any(isinstance(i, EndRunner) for i in machine.handle(Tick(1002.0, {1: (2, 0.2)})))
@@ -126,6 +126,15 @@ def test_what_has_not_begun_goes_back_instead_of_being_frozen() -> None:
     assert [i.refs for i in out if isinstance(i, TellReturned)] == [[(2, 1)]]
     assert answers(out) == ["returned"]
     assert answers(steer(machine, Control(2, 77, 1, "pause"))) == ["gone"]
+
+
+def test_a_resume_of_an_earlier_attempt_lets_no_later_one_go_on() -> None:
+    machine = new_machine()
+    machine.handle(arrived(order(1, attempt=2)))
+    assert answers(steer(machine, Control(6, 1, 2, "pause"))) == ["paused"]
+    out = steer(machine, Control(7, 1, 1, "resume"))
+    assert answers(out) == ["gone"]
+    assert not any(isinstance(i, Thaw) for i in out)
 
 
 def test_a_control_older_than_the_last_one_changes_nothing() -> None:

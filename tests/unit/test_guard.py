@@ -18,9 +18,11 @@ BATCH = [Order(1, 1, 1, b""), Order(2, 3, 1, b"")]
 encode = msgspec.msgpack.encode
 
 
-def did(*ends: tuple[int, int, Outcome], count: int | None = None, said: list[Any] | None = None) -> bytes:
+def did(
+    *ends: tuple[int, int, Outcome], count: int | None = None, said: list[Any] | None = None, ns: tuple[int, int] = (0, 0)
+) -> bytes:
     items = b"".join(encode(Finished(task, attempt, outcome, 1, 2)) for task, attempt, outcome in ends)
-    return encode(["did", len(ends) if count is None else count, items, 0, 0, False, said or []])
+    return encode(["did", len(ends) if count is None else count, items, *ns, False, said or []])
 
 
 def said(*pieces: tuple[int, int, int, bytes], progress: tuple[int, int, float, float, str] | None = None) -> bytes:
@@ -49,6 +51,9 @@ FORGED = {
     "the end of another attempt": did((1, 2, Outcome.SUCCEEDED)),
     "the end of the second before the first": did((2, 3, Outcome.SUCCEEDED)),
     "more ends than tasks": did((1, 1, Outcome.SUCCEEDED), (2, 3, Outcome.SUCCEEDED), (2, 3, Outcome.SUCCEEDED)),
+    "a sign of life and no end": did(),
+    "a call that ended before it began": did((1, 1, Outcome.SUCCEEDED), ns=(5, -(10**18))),
+    "calls that took less than nothing": did((1, 1, Outcome.SUCCEEDED), ns=(-1, 0)),
     "more ends than it tells": did((1, 1, Outcome.SUCCEEDED), count=2),
     "an unknown word": encode(["finished", 1]),
     "too few parts": encode(["did", 1]),

@@ -240,6 +240,7 @@ class Executables:
             if not self.keep(process, finished):
                 self.leave(process)
                 told.append(finished)
+        self._meter.forget()
         return told
 
     def _unknown_end(self, process: Process, error: Exception) -> Finished:

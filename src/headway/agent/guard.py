@@ -49,6 +49,7 @@ def checked(body: bytes, batch: Sequence[Order]) -> list[Any]:
         parts = [_decoded(decoder, part) for decoder, part in zip(_DECODERS[_word(raw[0])], raw, strict=True)]
         if parts[0] == "did":
             _check_finished(parts[1], parts[2], batch)
+            _check_times(*parts[3:5])
     except (msgspec.DecodeError, LookupError, TypeError, ValueError, RecursionError, struct.error) as error:
         raise Forged(f"a message of no known form ({error})") from None
     own = {(order.id, order.attempt) for order in batch}
@@ -60,6 +61,12 @@ def checked(body: bytes, batch: Sequence[Order]) -> list[Any]:
     if parts[0] == "back" and not 0 <= parts[1] <= len(batch):
         raise Forged("it gives back what it never had")
     return parts
+
+
+def _check_times(*taken_ns: int) -> None:
+    """What others are predicted by."""
+    if min(taken_ns) < 0 or max(taken_ns) >= 2**63:
+        raise Forged("a time that cannot be")
 
 
 def _decoded(decoder: msgspec.msgpack.Decoder[Any], part: msgspec.Raw) -> Any:
@@ -76,8 +83,8 @@ def _length(encoded: memoryview) -> int:
 
 
 def _check_finished(count: int, items: bytes, batch: Sequence[Order]) -> None:
-    if count > len(batch):
-        raise Forged("more ends than it has tasks")
+    if not 0 < count <= len(batch):  # a sign of life without an end would put the end of all patience off, again and again
+        raise Forged("no end, or more than it has tasks")
     rows = _finished(struct.pack(">BI", 0xDD, count) + items)
     if any((row.id, row.attempt) != (of.id, of.attempt) for row, of in zip(rows, batch, strict=False)):
         raise Forged("the end of a task that is not its own")

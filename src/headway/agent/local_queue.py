@@ -21,9 +21,7 @@ UNKNOWN_S = 1.0  # what we assume of a function that never ran here: such go out
 WEIGHT = 0.3  # of the newest duration in the moving average
 TINY_S = 0.0002  # a function that usually takes no longer is soon through, and what is around it takes longer
 OUTLIER = 0.03  # of a longer one in what is usual: a busy core stops a runner for milliseconds in the middle of a tiny function
-RISE = 0.25  # and at most so much of what was usual: one stop of 66 ms made a tiny function a long one, for which runners are started
-LEAST_S = 0.000001  # of anything, also where the clock did not move
-FEW = 8  # measurements of which the least is usual: first calls meet cold caches
+FEW = 8  # measurements, after which a function is no longer new: first calls meet cold caches
 
 
 @dataclass(slots=True)
@@ -31,7 +29,7 @@ class Estimate:
     """How long one function takes, as a moving average."""
 
     seconds: float | None = None
-    usual: float = UNKNOWN_S  # falls as the average does and rises slowly
+    usual: float = UNKNOWN_S  # the least of the first few; then it falls as the average does and rises slowly
     measured: int = 0
 
     def learn(self, seconds: float) -> None:
@@ -41,10 +39,7 @@ class Estimate:
             return
         self.seconds += WEIGHT * (seconds - self.seconds)
         longer = seconds - self.usual
-        if longer > 0:
-            self.usual += min(OUTLIER * longer, RISE * max(self.usual, LEAST_S))
-        else:
-            self.usual += longer if self.measured <= FEW else WEIGHT * longer
+        self.usual += longer * (OUTLIER if longer > 0 else 1.0 if self.measured <= FEW else WEIGHT)
 
     @property
     def tiny(self) -> bool:
@@ -52,7 +47,7 @@ class Estimate:
 
     @property
     def brief(self) -> bool:
-        """Tiny, or new: most of those are, and of one that is not its runner knows soon (it is stuck)."""
+        """Tiny, or new: most of those are, and who has one that is not is stuck soon."""
         return self.measured < FEW or self.tiny
 
     @property
@@ -114,14 +109,15 @@ class LocalQueue:
             group.arrivals.appendleft([0, len(orders)])
 
     def next(self, free: Amounts, skip: Collection[int] = ()) -> Group | None:
-        """The group to start from: the oldest head that fits, unless one before it was passed too often."""
+        """The group to start from: the oldest head that fits, unless one before it was passed too often. One that is to be skipped waits
+        for something else than room, as for its runner, and nobody waits for that with it."""
         waiting = [group for group in self.groups.values() if group.orders]
         if len(waiting) > 1:
             waiting.sort(key=lambda group: group.arrivals[0][0])
         for group in waiting:
             if id(group) not in skip and fits(group.need, free):
                 return group
-            if group.passed >= PASSES:
+            if group.passed >= PASSES and id(group) not in skip:
                 return None
         return None
 

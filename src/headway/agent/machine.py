@@ -15,7 +15,7 @@ from typing import Any
 
 from headway.agent.excess import OUTCOMES, said
 from headway.agent.local_queue import Amounts, LocalQueue, Recipe, minus, plus
-from headway.agent.pool import Pool
+from headway.agent.pool import READY_S, Pool
 from headway.agent.preparing import Preparing
 from headway.agent.recipes import Recipes
 from headway.agent.reports import error_text
@@ -271,7 +271,7 @@ class Machine:
     def _runner_ended(self, s: RunnerEnded) -> None:
         runner, lost, current, rest = self.pool.ended(s)
         if not runner.ready and runner.kind not in ("", PYTHON.name) and self.pool.died_unready(runner.kind):
-            self._no_runner(runner.kind, s.why)
+            self._no_runner(runner.kind, f"it was not ready within {READY_S:g} s" if runner.late else s.why)
         if s.unstarted is not None:
             self._not_startable(s.unstarted, s.why)
         for order in lost:
@@ -404,7 +404,7 @@ class Machine:
             if not group.orders:
                 continue
             taken, since = self._stalls.get(id(group), (-1, now))
-            if taken != group.taken or self.pool.starting or self._making_room:
+            if taken != group.taken or self.pool.starts(group.kind) or self._making_room:
                 since = now
             if now - since >= STALLED_S:
                 self._give_back(self.queue.take_out(group))

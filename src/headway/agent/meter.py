@@ -32,8 +32,11 @@ class Meter:
     def orphaned(self, pid: int, usage: Counts) -> None:
         """A child was reaped; it may be the first process of a sandbox."""
         self._orphans[pid] = usage
+
+    def forget(self) -> None:
+        """Ends of all that were reaped together have been looked at."""
         if len(self._orphans) > ORPHANS:
-            del self._orphans[next(iter(self._orphans))]
+            self._orphans.clear()
 
     def used(self, process: Process, status: int, usage: Counts, box: Told) -> Usage:
         """What it used; and why it was ended, if that was for a limit."""

@@ -28,6 +28,7 @@ from headway.agent.signals import (
     StopRunner,
     Tick,
 )
+from headway.domain.isolation import owner_of
 from headway.domain.languages import PYTHON
 from headway.domain.lifecycle import Outcome
 from headway.wire.exchange import Order, Started
@@ -43,6 +44,8 @@ STUCK_S = 0.005  # results wait behind a task that runs longer than this: ask fo
 TAKE_BACK_S = 0.05  # and ask the rest of the batch back after this
 NUDGE_MOST_S = 0.5  # a long task's output is fetched at least this often
 STARTING = 8  # runners started at the same time, of all kinds together: a sandbox for each of a hundred tenants at once stops the node
+SLOW_START_S = 5.0  # one that takes longer to start keeps no others from it: what a tenant's packages do before it is ready may be to sleep
+READY_S = 90.0  # and one that is not ready by then is ended; a little later than bridge.READY_S, whose words say more
 IDLE = 16  # warm runners without work that are kept when others must be started: tenants come and go, memory does not
 START_S = 0.1  # what it takes to start one
 A_CORE = 2  # runners at work on brief functions for each core: one works while the other's results are sent; more only take turns
@@ -56,6 +59,8 @@ class Runner:
     number: int
     kind: str = ""  # which functions it can call (domain.content.runner_kind)
     ready: bool = False
+    late: bool = False  # it was ended because it was not ready in time
+    since: float = 0.0  # when it was started
     need: Amounts | None = None  # what it holds while it has a batch
     batch: deque[Order] = field(default_factory=deque)
     each_s: float = 0.0  # predicted, for each task of its batch
@@ -78,7 +83,7 @@ class Runner:
     @property
     def open(self) -> bool:
         """Whether it may get work."""
-        return self.ready and not (self.asked or self.tired or self.stopping or self.ending or self.frozen)
+        return self.ready and not (self.asked or self.tired or self.stopping or self.ending or self.frozen or self.late)
 
 
 class Pool:
@@ -97,9 +102,9 @@ class Pool:
     def busy(self) -> bool:
         return any(runner.batch for runner in self.runners.values())
 
-    @property
-    def starting(self) -> bool:
-        return any(not runner.ready for runner in self.runners.values())
+    def starts(self, kind: str) -> bool:
+        """Whether a runner of this kind is not ready yet."""
+        return any(not runner.ready for runner in self._of(kind))
 
     @property
     def endings(self) -> list[Ending | None]:
@@ -110,10 +115,10 @@ class Pool:
         """Whether some task may be stuck behind another, so that time must be looked at closely."""
         return any(len(runner.batch) > 1 and not runner.asked for runner in self.runners.values())
 
-    def start(self, kind: str = PYTHON.name, definition: int | None = None) -> None:
+    def start(self, kind: str, definition: int | None, now: float) -> None:
         """Start one more runner, as this definition needs it."""
         self._number += 1
-        self.runners[self._number] = Runner(self._number, kind)
+        self.runners[self._number] = Runner(self._number, kind, since=now)
         self.machine.out.append(StartRunner(self._number, kind, definition))
 
     def ready(self, number: int, now: float) -> None:
@@ -154,13 +159,17 @@ class Pool:
                 return True
         if self._soon_free(group):
             return False
-        starting = sum(not runner.ready for runner in self.runners.values())
-        of_kind = sum(not runner.ready for runner in self._of(group.kind))
+        unready = [runner for runner in self.runners.values() if not runner.ready]
+        slow = {owner_of(runner.kind) for runner in unready if now - runner.since >= SLOW_START_S}
+        if owner_of(group.kind) in slow:
+            return False  # others of his would be as slow, and in everybody's way
+        starting = sum(now - runner.since < SLOW_START_S for runner in unready)
+        of_kind = sum(runner.kind == group.kind for runner in unready)
         wanted = min(min(len(group.orders), room) - of_kind, STARTING - starting)
         if wanted > 0:
             self._dismiss_idle(wanted)
         for _ in range(wanted):
-            self.start(group.kind, group.orders[0].definition)
+            self.start(group.kind, group.orders[0].definition, now)
         return False
 
     def _room_for(self, group: Group) -> int:
@@ -369,6 +378,9 @@ class Pool:
         for runner in self.runners.values():
             if runner.batch:
                 self._look_at(runner, s.now)
+            elif not (runner.ready or runner.late) and s.now - runner.since >= READY_S:
+                runner.late = True
+                self.machine.out.append(EndRunner(runner.number, force=True))
         for runner, begun, current, ran in self._current(s):
             if runner.ending is not None:
                 continue

@@ -18,7 +18,7 @@ class Recipes(dict[int, Recipe]):
     def __init__(self, held: Callable[[], Collection[int]]) -> None:
         super().__init__()
         self._held = held  # definitions of everything that waits or runs here
-        self._estimates: dict[str, Estimate] = {}
+        self._estimates: dict[tuple[str, str], Estimate] = {}  # by kind of runner: others may mean something else by the same name
         self.to_prepare: set[int] = set()
         self.unusable: dict[int, str] = {}  # and why: whoever has such a definition cannot be started, and is told
 
@@ -36,7 +36,7 @@ class Recipes(dict[int, Recipe]):
             if definition.content.secrets and kind.partition("+")[0] != PYTHON.name:
                 kind = kind and f"{kind}#{number}"  # started with secrets: for nobody else, whatever their names
             what = definition.function
-            estimate = self._estimates.setdefault(what, Estimate()) if what else Estimate()
+            estimate = self._estimates.setdefault((kind, what), Estimate()) if what else Estimate()
             recipe = Recipe(definition, definition.resources.amounts(), definition.cap_ms / 1000, kind, estimate)
             prepared_first = needs_preparation(definition)
         except Exception as error:
@@ -51,5 +51,5 @@ class Recipes(dict[int, Recipe]):
         for number in [number for number in self if number not in held]:
             del self[number]
         self.unusable.clear()
-        self._estimates = {recipe.definition.function: recipe.estimate for recipe in self.values() if recipe.kind}
+        self._estimates = {(recipe.kind, recipe.definition.function): recipe.estimate for recipe in self.values() if recipe.kind}
         self.to_prepare &= self.keys()

@@ -32,11 +32,13 @@ from headway.agent import tree
 from headway.agent.functions import Function, NotFound
 from headway.agent.link import READ, SHARED_FD, SOCKET_FD, Frames, frame
 from headway.agent.reports import NO_MORE, error_text, items
+from headway.agent.run_delay import RunDelay
 from headway.client import context
 from headway.domain.lifecycle import Outcome
 from headway.wire.exchange import ErrorInfo, Finished, Order, possible
 
 FLUSH_NS = 2_000_000  # results are sent at least this often
+HELD_UP_NS = 1_000_000  # a call that took longer may have waited for a CPU
 LONG_NS = 10_000_000  # calls longer than this have their CPU time and memory measured
 SAY = 32 * 1024
 SAY_NS = 50_000_000
@@ -74,6 +76,7 @@ class Runner:
         self.wall_offset = time.time_ns() - _clock(_BOOTTIME)
         self.imported_ns = 0  # of the running call: not part of what the function takes
         self.cpu_before = 0.0
+        self.delay = RunDelay()
         self.sending = threading.Lock()
         self.wake: SimpleQueue[bool] = SimpleQueue()  # True: there is work; False: stop
         self.places: SimpleQueue[tuple[str, str, str | None]] = SimpleQueue()
@@ -130,6 +133,7 @@ class Runner:
         self.send(["ready"])
         while self.wake.get():
             self.last_end, self.cpu_before = _clock(_BOOTTIME), self.cpu_s()
+            self.delay.since()  # until here it waited for work
             self.wall_offset = time.time_ns() - self.last_end
             for function in list(self.functions):
                 self.refresh(function)
@@ -179,8 +183,9 @@ class Runner:
             _stdout.ship()
             _stderr.ship()
         end = self.last_end = _clock(_BOOTTIME)
-        spent = self.last_ns = end - begin - self.imported_ns
-        self.busy_ns += spent
+        spent = end - begin - self.imported_ns
+        self.last_ns = spent if spent < HELD_UP_NS else max(spent - self.delay.since(), 0)
+        self.busy_ns += self.last_ns
         started_ms, ended_ms = (begin + self.wall_offset) // 1_000_000, (end + self.wall_offset) // 1_000_000
         if pause is not None:
             self.done.append(Finished(task, attempt, Outcome.SUSPENDED, started_ms, ended_ms, waits=possible(pause.waits)))

@@ -26,6 +26,7 @@ REMEMBER = 1_000  # attempts whose last control is remembered
 class Frozen:
     """Since when an attempt is frozen, and what it gave back."""
 
+    attempt: int
     since: float
     gave: Amounts
     runner: int  # 0: a program
@@ -75,7 +76,7 @@ class Steering:
         machine = self.machine
         task = control.id
         running = machine.running.get(task)
-        if task in self.frozen:
+        if self._is_frozen(control):
             self._answer(control, "paused")
         elif running is not None and running.order.attempt == control.attempt:
             if running.ending is not None:
@@ -84,7 +85,7 @@ class Steering:
             if not running.announced:
                 running.announced = True
                 machine.out.append(TellStarted([Started(task, control.attempt, running.started_ms)]))
-            self._freeze(control, Frozen(now, _given(running.recipe.need), 0))
+            self._freeze(control, Frozen(control.attempt, now, _given(running.recipe.need), 0))
         elif (runner := self._runner_of(control)) is not None:
             self._pause_in(runner, control, now)
         elif self._take_back(control):
@@ -105,7 +106,7 @@ class Steering:
                 runner.announced = runner.done + 1
                 self.machine.out.append(TellStarted(started))
             runner.frozen = runner.stuck = True
-            self._freeze(control, Frozen(now, _given(runner.need or (0,) * 6), runner.number))
+            self._freeze(control, Frozen(control.attempt, now, _given(runner.need or (0,) * 6), runner.number))
 
     def _freeze(self, control: Control, frozen: Frozen) -> None:
         self.frozen[control.id] = frozen
@@ -137,16 +138,22 @@ class Steering:
     # --- going on
 
     def _resume(self, control: Control, now: float) -> None:
-        for waiting in [each for each in self._wanted if each.id == control.id]:
+        for waiting in [each for each in self._wanted if (each.id, each.attempt) == (control.id, control.attempt)]:
             self._wanted.remove(waiting)
             self._answer(waiting, "gone")
-        if control.id in self.frozen:
+        running = self.machine.running.get(control.id)
+        if self._is_frozen(control):
             self._thaw(control.id, now)
             self._answer(control, "resumed")
-        elif control.id in self.machine.running or self._runner_of(control) is not None:
+        elif (running is not None and running.order.attempt == control.attempt) or self._runner_of(control) is not None:
             self._answer(control, "resumed")
         else:
             self._answer(control, "gone")
+
+    def _is_frozen(self, control: Control) -> bool:
+        """Whether this attempt is; a control that was told again may be of an earlier one."""
+        frozen = self.frozen.get(control.id)
+        return frozen is not None and frozen.attempt == control.attempt
 
     def _thaw(self, task: int, now: float) -> None:
         """Let it go on; the time it was frozen does not count against its cap."""

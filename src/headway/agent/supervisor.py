@@ -91,6 +91,7 @@ from headway.agent.tokens import Tokens
 from headway.agent.unforeseen import unforeseen
 from headway.agent.uplink import Uplink
 from headway.agent.variables import INSTANCE
+from headway.domain.languages import PYTHON
 from headway.wire.exchange import Finished, Orders, decode_orders, encode_msgpack
 from headway.wire.objects import CREDENTIALS
 
@@ -380,7 +381,7 @@ class Supervisor:
         self.lease = max(self.lease or 0.0, message.until)
         self.survivor.expect(self.lease)
         if first and not self.machine.pool.runners:
-            self.machine.pool.start()  # one warm runner waits for the first function
+            self.machine.pool.start(PYTHON.name, None, boottime())  # one warm runner waits for the first function
             self.handle(Tick(boottime(), {}))
 
     def _reported(self, message: Reported) -> None:

@@ -109,9 +109,9 @@ class Sessions:
             session.wake.set()
 
     def open(self, node: int, boot: str) -> tuple[Session, bool]:
-        """The session of this boot, and whether it is new here."""
+        """The session of this boot, and whether it is new here. One that was away has heard of others what this one does not know."""
         session = self.by_node.get(node)
-        if session is not None and session.boot == boot:
+        if session is not None and session.boot == boot and self.is_here(node):
             return session, False
         if session is not None:
             session.wake.set()
@@ -133,16 +133,18 @@ class Sessions:
 
         `planned_for` are the sessions from before the plan was written. One that was replaced meanwhile is another boot: its
         registration may have taken these very attempts back, so it must not run them. What is still meant for it is looked up.
+        A node that went to another server is told there and acknowledges there: here nobody would forget what it was told.
         """
         elsewhere = []
         for node, items in orders.items():
             session = self.by_node.get(node)
-            if session is not None and session is planned_for.get(node):
-                session.offer(items)
-            elif session is not None:
-                self.look_up(node)
             if not self.is_here(node):
+                self.close(node)
                 elsewhere.append(node)
+            elif session is not None and session is planned_for.get(node):
+                session.offer(items)
+            else:
+                self.look_up(node)
         return elsewhere
 
     def cancel(self, attempts: list[tuple[int, int, int]]) -> None:

@@ -149,9 +149,9 @@ async def _resume(connection: Connection, row: Any, effects: Effects) -> Any:
         await tell_event(connection, "task.resumed", rows, effects)
         return None
     if row["hold_at"] is None:
-        if state is State.PAUSED:
+        if state is State.PAUSED and await _lends(connection, row):
             raise Conflict(f"task {row['id']} made room for a more urgent one", hint="it goes on by itself when there is room again")
-        return None
+        return None  # it runs, or is on its way to
     await connection.execute(_UNHOLD, task)
     if await _lends(connection, row):
         return None  # it goes on when there is room again

@@ -117,6 +117,12 @@ def runner_kind(kind: str, definition: Definition) -> str:
     return f"{kind}{ISOLATED}{definition.tenant}:{','.join(definition.network)}:{','.join(definition.content.volumes)}"
 
 
+def owner_of(kind: str) -> str:
+    """Whose a kind of runner is: all kinds of an isolated tenant are his, any other is nobody's but its own."""
+    _, isolated, tenant = kind.partition(ISOLATED)
+    return isolated + tenant.partition(":")[0] if isolated else kind
+
+
 def through_door(definition: Definition) -> bool:
     """Whether it reaches the server only by the socket in its sandbox: it has no network of the node."""
     return definition.isolation == "sandbox" and definition.network != (EVERYTHING,)
