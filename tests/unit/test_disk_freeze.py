@@ -17,7 +17,7 @@ import pytest
 from headway.agent import disk
 from headway.agent.disk import CROWD, Watched, check
 from headway.agent.disk_filling import Filling
-from headway.agent.disk_freeze import Freezer
+from headway.agent.disk_freeze import Standstill
 from headway.agent.disk_guard import Guard
 from headway.agent.disk_hold import Holder
 from headway.agent.disk_process import ENTRY, adopt
@@ -63,12 +63,12 @@ def stands(group: Path) -> bool:
 
 def watch_of(process: subprocess.Popen[str], folder: Path, group: Path) -> Watched:
     watched = Watched((str(folder),), MIB, lambda: [process.pid])
-    watched.freezer, watched.crowded = Freezer(str(group)), True
+    watched.freezer, watched.crowded = Standstill(str(group)), True
     return watched
 
 
 def test_who_is_in_the_group_stands_still_without_a_signal_and_goes_on(process: subprocess.Popen[str], group: Path) -> None:
-    freezer = Freezer(str(group))
+    freezer = Standstill(str(group))
     assert freezer.freeze() == {process.pid}
     assert stands(group)
     assert "State:\tT" not in Path(f"/proc/{process.pid}/status").read_text()
@@ -77,13 +77,13 @@ def test_who_is_in_the_group_stands_still_without_a_signal_and_goes_on(process: 
 
 
 def test_who_is_frozen_can_be_killed(process: subprocess.Popen[str], group: Path) -> None:
-    Freezer(str(group)).freeze()
+    Standstill(str(group)).freeze()
     process.send_signal(signal.SIGKILL)
     assert process.wait(60) == -signal.SIGKILL
 
 
 def test_a_group_that_is_gone_holds_nobody_and_says_so(tmp_path: Path) -> None:
-    freezer = Freezer(str(tmp_path / "gone"))
+    freezer = Standstill(str(tmp_path / "gone"))
     assert freezer.freeze() == set()
     freezer.go_on(lambda: False)
 
@@ -98,7 +98,7 @@ def test_a_pause_that_comes_during_a_look_outlives_it(process: subprocess.Popen[
     paused[0] = True
     guard.end()
     assert stands(group)
-    Freezer(str(group)).go_on(lambda: False)
+    Standstill(str(group)).go_on(lambda: False)
     say(process)
 
 
@@ -115,11 +115,11 @@ def test_who_was_stopped_for_a_look_while_a_freezer_paused_it_runs_when_that_let
     guard.begin(watched)
     guard.stop(watched)
     watch.pause(True, by_signals=False)
-    Freezer(str(group)).freeze()
+    Standstill(str(group)).freeze()
     guard.end()
     assert stands(group)
     watch.pause(False)
-    Freezer(str(group)).go_on(lambda: False)
+    Standstill(str(group)).go_on(lambda: False)
     say(process)
 
 
@@ -148,7 +148,7 @@ def test_a_crowd_that_was_frozen_for_a_look_while_it_was_paused_by_signals_runs_
 def test_whatever_is_said_while_it_is_let_go_on_the_last_word_counts(process: subprocess.Popen[str], group: Path, pauses: int) -> None:
     said = iter([False] + [number % 2 == 1 for number in range(1, pauses + 1)])
     last = pauses % 2 == 1
-    freezer = Freezer(str(group))
+    freezer = Standstill(str(group))
     freezer.freeze()
     freezer.go_on(lambda: next(said, last))
     assert ("1" in (group / "cgroup.freeze").read_text()) is last
@@ -189,7 +189,7 @@ def test_a_watch_that_takes_over_lets_go_whom_the_one_before_it_froze(
     process: subprocess.Popen[str], group: Path, tmp_path: Path
 ) -> None:
     watched = watch_of(process, tmp_path, group)
-    Freezer(str(group)).freeze()
+    Standstill(str(group)).freeze()
     shared, number = mmap.mmap(-1, ENTRY.size), 7
     ENTRY.pack_into(shared, 0, number, 0, 0, -number, 0)
     adopt(watched, number, 0, shared, Holder(able=False))
@@ -209,7 +209,7 @@ def test_a_group_that_a_killed_watch_froze_goes_on_when_its_task_has_ended(proce
     """Else the next task in it would never begin."""
     watches = DiskWatch()
     watch = watches.add((str(group),), MIB, Group(str(group)), None)  # type: ignore[arg-type]
-    Freezer(str(group)).freeze()
+    Standstill(str(group)).freeze()
     ENTRY.pack_into(watches._shared, watch.at, watch.number, 0, 0, -watch.number, 0)
     watches.remove(watch)
     say(process)
@@ -219,7 +219,7 @@ def test_so_does_one_that_was_left_frozen_because_its_task_was_paused(process: s
     watches = DiskWatch()
     watch = watches.add((str(group),), MIB, Group(str(group)), None)  # type: ignore[arg-type]
     watch.pause(True)
-    Freezer(str(group)).freeze()
+    Standstill(str(group)).freeze()
     watches.remove(watch)
     until(lambda: not stands(group))
     say(process)
@@ -265,7 +265,7 @@ class Crowd:
         for one in self.running:
             (group / "cgroup.procs").write_text(str(one.pid))
         self.watched = Watched((str(self.folder),), 64 * MIB, lambda: [one.pid for one in self.running])
-        self.watched.freezer, self.watched.filling = Freezer(str(group)), Filling(str(self.memory))
+        self.watched.freezer, self.watched.filling = Standstill(str(group)), Filling(str(self.memory))
         self.watched.pids = self.pids
         self.asked = 0
         self.ended: list[bool] = []  # whether it stood still then
@@ -353,13 +353,13 @@ def test_who_is_above_the_limit_is_ended_before_it_could_go_on(crowd: Crowd) -> 
 
 def test_others_are_looked_at_while_freezing_takes_its_time(crowd: Crowd, group: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel lets nobody freeze while it moves somebody from one group to another."""
-    relieved, plain = threading.Event(), Freezer.freeze
+    relieved, plain = threading.Event(), Standstill.freeze
 
-    def freeze(freezer: Freezer) -> set[int]:
+    def freeze(freezer: Standstill) -> set[int]:
         assert relieved.wait(60)
         return plain(freezer)
 
-    monkeypatch.setattr(Freezer, "freeze", freeze)
+    monkeypatch.setattr(Standstill, "freeze", freeze)
     crowd.guard = Guard(lambda watched: None, crowd.holder, lambda watched: relieved.set())
     assert crowd.look()
 

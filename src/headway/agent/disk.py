@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headway.agent.disk_filling import Filling
-    from headway.agent.disk_freeze import Freezer
+    from headway.agent.disk_freeze import Standstill
     from headway.agent.disk_guard import Guard
     from headway.agent.disk_hold import Hold, Holder
 
@@ -86,7 +86,7 @@ class Watched:
         self.paused: Callable[[], bool] = lambda: False  # by signals of somebody who wants it to stand still, whatever we do
         self.frozen: Callable[[], bool] = lambda: False  # or by a freezer, or by both
         self.tell_stopped: Callable[[bool], None] = lambda stopped: None  # and whether it is held: who comes after us shall know
-        self.freezer: Freezer | None = None  # where its processes can be frozen
+        self.freezer: Standstill | None = None  # where its processes can be frozen
         self.filling: Filling | None = None
         self.crowded = False  # it was, when it was asked last
 

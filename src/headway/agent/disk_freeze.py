@@ -19,7 +19,7 @@ PAUSE_S = 0.0001
 LONGEST = 2**16  # bytes of a list of processes
 
 
-class Freezer:
+class Standstill:
     def __init__(self, group: str) -> None:
         """`group`: the folder of a group that holds processes of the task and nobody else's."""
         self._group = group

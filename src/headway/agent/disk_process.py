@@ -19,7 +19,7 @@ import time
 
 from headway.agent.disk import Watched, check
 from headway.agent.disk_filling import Filling
-from headway.agent.disk_freeze import Freezer, is_able
+from headway.agent.disk_freeze import Standstill, is_able
 from headway.agent.disk_guard import Guard, go
 from headway.agent.disk_hold import Holder, end, hurry
 from headway.agent.disk_members import Group, One
@@ -213,5 +213,5 @@ def _watch(said: bytes, supervisor: int) -> tuple[int, int, Watched]:
     watched = Watched(folders, int(limit), group.pids, group.threads, group.clock, walled=bool(walled))
     watched.stands = lambda: are_counted(walled, watched.folders[0])
     if is_able(freezer):
-        watched.freezer, watched.filling = Freezer(freezer), Filling(memory)
+        watched.freezer, watched.filling = Standstill(freezer), Filling(memory)
     return int(number), int(at), watched

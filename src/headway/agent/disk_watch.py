@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 
-from headway.agent.disk_freeze import Freezer
+from headway.agent.disk_freeze import Standstill
 from headway.agent.disk_process import BETWEEN, ENTRIES, ENTRY, PAUSED, PAUSED_AT, SHARED_FD, SOCKET_FD, message
 from headway.agent.group import Group
 from headway.logs import log
@@ -54,7 +54,7 @@ class Watch:
         the pause is by signals, and who resumes these knows of no freezer: it goes on here."""
         PAUSED.pack_into(self._shared, self.at + PAUSED_AT, (self.number if by_signals else -self.number) if on else 0)
         if not on and self.freezer:
-            Freezer(self.freezer).go_on(lambda: False)
+            Standstill(self.freezer).go_on(lambda: False)
 
 
 class DiskWatch:
@@ -137,7 +137,7 @@ class DiskWatch:
         stands = watch.stands
         ENTRY.pack_into(self._shared, watch.at, 0, 0, 0, 0, 0)
         if stands and watch.freezer:
-            Freezer(watch.freezer).go_on(lambda: False)
+            Standstill(watch.freezer).go_on(lambda: False)
         self._free.append(watch.at)
 
     def ended(self, pid: int) -> None:

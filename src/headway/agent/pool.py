@@ -2,7 +2,7 @@
 
 A runner holds the resources of one task and runs a batch of tasks of that shape one after another. A batch is about
 TARGET_S of predicted work, so that tiny tasks cost one message for hundreds of them and long ones go out alone.
-When a prediction was wrong, what has not begun is asked back and goes to another runner.
+When one of them takes long all the same, what has not begun behind it is asked back and goes to another runner.
 """
 
 from __future__ import annotations

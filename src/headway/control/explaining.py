@@ -136,7 +136,8 @@ class Explaining:
             blockers = await connection.fetch(_BLOCKERS, row["id"], 100) if state is State.BLOCKED else []
             before = await self._before(connection, row, plan) if in_order else {}
             listed = await connection.fetchrow(_LIST_DUE, row["id"]) if state is State.BLOCKED else None
-            beneficiary = await connection.fetchval(_BENEFICIARY, row["id"]) if state is State.PAUSED else None
+            lends = (row["id"], row["attempt"], row["node"])
+            beneficiary = await connection.fetchval(_BENEFICIARY, *lends) if state is State.PAUSED else None
             quota = await self._quota(connection, tenant, asked) if in_order else []
             rooms = await self._rooms(connection, plan) if in_order else []
             if scope is not None:

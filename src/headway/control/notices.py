@@ -11,6 +11,7 @@ import msgspec
 
 from headway.control.settle import Effects
 from headway.domain.lifecycle import Outcome
+from headway.store.arrays import columns
 from headway.store.database import Connection
 from headway.store.queries import query
 from headway.wire.exchange import ErrorInfo, Finished, Notice
@@ -53,7 +54,7 @@ async def _keep_answers(connection: Connection, notices: Told, effects: Effects)
     for kind, statement, event in (("paused", _PAUSED, "task.paused"), ("resumed", _RESUMED, "task.resumed")):
         mine = [(notice.id, notice.attempt, node) for node, notice in last.values() if notice.kind == kind]
         if mine:
-            await tell(connection, event, await connection.fetch(statement, *_columns(mine)), effects)
+            await tell(connection, event, await connection.fetch(statement, *columns(mine)), effects)
 
 
 async def tell(connection: Connection, kind: str, rows: list[Any], effects: Effects) -> None:
@@ -67,7 +68,7 @@ async def tell_each(connection: Connection, events: list[tuple[int, str, int, di
     """Events (tenant, kind, task, data) that say something about each task."""
     if events:
         rows = [(tenant, kind, task, msgspec.json.encode(data).decode()) for tenant, kind, task, data in events]
-        await connection.execute(_TELL_EACH, *_columns(rows))
+        await connection.execute(_TELL_EACH, *columns(rows))
         effects.told = True
 
 
@@ -75,7 +76,7 @@ async def _keep_warnings(connection: Connection, notices: Told, effects: Effects
     if not notices:
         return
     refs = [(notice.id, notice.attempt, node) for node, notice in notices]
-    tenants = {row["id"]: row["tenant"] for row in await connection.fetch(_HOLDERS, *_columns(refs))}
+    tenants = {row["id"]: row["tenant"] for row in await connection.fetch(_HOLDERS, *columns(refs))}
     events = [
         (tenants[notice.id], WARNINGS[notice.kind], notice.id, {"attempt": notice.attempt, **_data(notice.text)})
         for _, notice in notices
@@ -117,7 +118,3 @@ def _data(text: str) -> dict[str, Any]:
 
 def _clean(text: str, most: int = MAX_ANSWER) -> str:
     return text.replace("\x00", "")[:most]
-
-
-def _columns(rows: list[tuple[Any, ...]]) -> list[list[Any]]:
-    return [list(column) for column in zip(*rows, strict=True)]

@@ -23,7 +23,7 @@ from headway.control.notices import keep_notices, tell_killed
 from headway.control.settle import Effects, cancel_waiting, settle
 from headway.domain.lifecycle import BLAME, HELD, Blame, Outcome, State
 from headway.policy.retry import Counts, Step, Verdict, decide
-from headway.store.arrays import byte_strings, ints, longs, moments, unpacked
+from headway.store.arrays import byte_strings, columns, ints, longs, moments, unpacked
 from headway.store.database import Connection
 from headway.store.queries import query
 from headway.wire.exchange import ErrorInfo, Finished, Notice, Output, Progress, Ref, Staged, Started
@@ -80,7 +80,7 @@ async def record(connection: Connection, reports: Reports, definitions: Definiti
 async def _starts(connection: Connection, started: list[tuple[int, Started]]) -> None:
     if started:
         rows = sorted((s.id, s.attempt, node, s.at_ms) for node, s in started)
-        await connection.execute(_START, *_columns(rows))
+        await connection.execute(_START, *columns(rows))
 
 
 async def _successes(connection: Connection, finished: list[tuple[int, Finished]], effects: Effects) -> list[tuple[int, State]]:
@@ -172,7 +172,7 @@ async def _enlarge(
             interned = await definitions.intern(row["tenant"], larger)
             rows.append((row["id"], interned.id, interned.shape))
     if rows:
-        await connection.execute(_ENLARGE, *_columns(sorted(rows)))
+        await connection.execute(_ENLARGE, *columns(sorted(rows)))
 
 
 async def _retry(connection: Connection, retried: list[tuple[Any, Finished, Verdict]], effects: Effects) -> None:
@@ -197,11 +197,11 @@ async def _retry(connection: Connection, retried: list[tuple[Any, Finished, Verd
          report.exit_code, report.error, report.cpu_ms, report.max_memory)
         for row, report, _ in retried
     ]  # fmt: skip
-    await connection.execute(_KEEP, *_columns(kept))
+    await connection.execute(_KEEP, *columns(kept))
     await subtasks.suspend(connection, suspended, effects)
     if rows:
         await subtasks.failed(connection, [row["id"] for row, report, _ in retried if BLAME[Outcome(report.outcome)] in _ITS_OWN])
-        again = await connection.fetch(_RETRY, *_columns(rows))
+        again = await connection.fetch(_RETRY, *columns(rows))
         effects.now_ready([row for row in again if row["state"] == State.READY])
         effects.scheduled |= any(row["state"] == State.SCHEDULED for row in again)
 
@@ -225,7 +225,7 @@ async def _cancel(
         )
         for row, report, _ in cancelled
     ]
-    done = await connection.fetch(_ENDED, *_columns(rows))
+    done = await connection.fetch(_ENDED, *columns(rows))
     effects.ended += [(row["id"], State.CANCELLED) for row in done]
     _count(effects, done, State.CANCELLED, {report.id: report for _, report, _ in cancelled})
     return [(row["id"], State.CANCELLED) for row in done if row["has_dependants"]]
@@ -245,7 +245,7 @@ async def _bury(
             (row["id"], report.outcome, error, report.exit_code, _moment(report.started_ms), _moment(report.ended_ms), report.cpu_ms,
              report.max_memory, fingerprint(name, report.outcome, error), c.failures, c.resource_failures, c.node_losses)
         )  # fmt: skip
-    done = await connection.fetch(_FAIL, *_columns(rows))
+    done = await connection.fetch(_FAIL, *columns(rows))
     effects.ended += [(row["id"], State.FAILED) for row in done]
     _count(effects, done, State.FAILED, {report.id: report for _, report, _ in dead})
     return [(row["id"], State.FAILED) for row in done if row["has_dependants"]]
@@ -258,7 +258,7 @@ async def fail_waiting(
     now = await connection.fetchval("select clock_timestamp()")
     text, kind = msgspec.json.encode(error).decode(), int(Outcome.NOT_STARTABLE)
     row = (task, kind, text, None, None, now, None, None, fingerprint(what.definition.name, kind, text), 0, 0, 0)
-    done = await connection.fetch(_FAIL, *_columns([row]))
+    done = await connection.fetch(_FAIL, *columns([row]))
     effects.ended += [(row["id"], State.FAILED) for row in done]
     for row in done:
         if row["tree"] is not None:
@@ -290,7 +290,7 @@ async def _returns(connection: Connection, returned: list[tuple[int, Ref]], effe
     """Orders that were not begun wait again; those that somebody cancelled meanwhile end here, or another node would run them."""
     if not returned:
         return []
-    rows = await connection.fetch(_GIVE_BACK, *_columns(sorted((ref[0], ref[1], node) for node, ref in returned)))
+    rows = await connection.fetch(_GIVE_BACK, *columns(sorted((ref[0], ref[1], node) for node, ref in returned)))
     for row in rows:
         there = (row["node"], row["tenant"], row["shape"])
         effects.returned[there] = effects.returned.get(there, 0) + 1
@@ -301,10 +301,10 @@ async def _returns(connection: Connection, returned: list[tuple[int, Ref]], effe
 async def _outputs(connection: Connection, reports: Reports) -> None:
     if reports.output:
         rows = sorted((o.id, o.attempt, o.sequence, o.stream, o.at_ms, o.data, node) for node, o in reports.output)
-        await connection.execute(_OUTPUT, *_columns(rows))
+        await connection.execute(_OUTPUT, *columns(rows))
     if reports.progress:
         last = {p.id: (p.id, p.attempt, p.done, p.total, p.text, node) for node, p in reports.progress}
-        await connection.execute(_PROGRESS, *_columns(sorted(last.values())))
+        await connection.execute(_PROGRESS, *columns(sorted(last.values())))
 
 
 async def _io(connection: Connection, reports: Reports) -> None:
@@ -314,16 +314,12 @@ async def _io(connection: Connection, reports: Reports) -> None:
         if f.read_bytes or f.written_bytes
     }
     if rows:
-        await connection.execute(_IO, *_columns(sorted(rows.values())))
+        await connection.execute(_IO, *columns(sorted(rows.values())))
 
 
 def _sparse(column: list[Any]) -> list[Any]:
     """A column of nulls is sent as an empty array, which unnest fills up with nulls: encoding costs 0.3 µs an element."""
     return column if column.count(None) < len(column) else []
-
-
-def _columns(rows: list[tuple[Any, ...]]) -> list[list[Any]]:
-    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def _by_id(item: tuple[int, Finished]) -> int:

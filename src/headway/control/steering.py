@@ -33,7 +33,7 @@ _RELEASE_HELD = query("control.release_held")
 _RESUME_WAITING = query("control.resume_waiting")
 _ASK = query("control.ask")
 _ANSWERS = query("control.answers")
-_LENDS = query("preemption.lends")
+_BENEFICIARY = query("preemption.of")
 
 
 @dataclass
@@ -159,4 +159,4 @@ async def _resume(connection: Connection, row: Any, effects: Effects) -> Any:
 
 
 async def _lends(connection: Connection, row: Any) -> bool:
-    return bool(await connection.fetchval(_LENDS, row["id"], row["attempt"], row["node"]))
+    return await connection.fetchval(_BENEFICIARY, row["id"], row["attempt"], row["node"]) is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 DOMAINS = ("longs", "ints", "moments", "byte_strings")
 
@@ -62,6 +63,11 @@ def byte_strings(values: Sequence[bytes | None]) -> bytes:
     if nulls == len(values):
         return _EMPTY(0, 0, _BYTEA)
     return _HEADER(1, int(nulls > 0), _BYTEA, len(values), 1) + b"".join(_elements(values))
+
+
+def columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    """Rows as `unnest` takes them."""
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def _outside(values: Sequence[int], bits: int) -> int:

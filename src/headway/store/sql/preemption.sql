@@ -1,12 +1,8 @@
 -- Tasks that made room for others.
 
 -- name: of
--- The task that this one is out of the way of now.
-select beneficiary from preemption where task = $1 and resumed_at is null;
-
--- name: lends
--- Whether an attempt is out of the way of another now. What an earlier one lent is forgotten a moment after its node was lost.
-select true from preemption where task = $1 and attempt = $2 and node = $3 and resumed_at is null;
+-- The task that this attempt is out of the way of now. What an earlier attempt lent is forgotten a moment after its node was lost.
+select beneficiary from preemption where task = $1 and attempt = $2 and node = $3 and resumed_at is null;
 
 -- name: late
 -- What is to be known of waiting tasks whose start is overdue.
