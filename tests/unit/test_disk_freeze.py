@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.agent import disk
+from headway.agent import disk, disk_freeze
 from headway.agent.disk import CROWD, Watched, check
 from headway.agent.disk_filling import Filling
 from headway.agent.disk_freeze import Standstill
@@ -291,7 +291,9 @@ class Crowd:
 
 
 @pytest.fixture
-def crowd(tmp_path: Path, group: Path) -> Iterator[Crowd]:
+def crowd(tmp_path: Path, group: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Crowd]:
+    """On a busy machine it takes a while until all of them stand still, and a look does not wait for that for long."""
+    monkeypatch.setattr(disk_freeze, "SETTLE_S", 30.0)
     made = Crowd(tmp_path, group)
     yield made
     made.end()
