@@ -6,6 +6,8 @@ import asyncio
 import socket
 import time
 
+import pytest
+
 from headway.control.sessions import FRESH_S
 from headway.domain.lifecycle import Outcome, State
 from headway.errors import Unavailable
@@ -465,3 +467,37 @@ async def test_a_node_that_was_silent_here_hears_what_was_planned_meanwhile(dsn:
 
         await eventually(leased, what="it is leased")
         assert [order.id for order in await agent.orders()] == [task]
+
+
+async def test_a_node_that_was_silent_is_told_to_hold_on_when_it_comes_back_while_the_database_is_away(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away() -> None:
+        raise Unavailable("the database is away")
+
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        assert (await agent.say(heartbeat=True)).renewed
+        core.sessions.by_node[agent.id].last_seen -= FRESH_S
+        with monkeypatch.context() as patched:
+            patched.setattr(core.fleet, "refresh", away)
+            for _ in range(2):
+                assert (await agent.say(heartbeat=True)).hold
+        assert (await agent.say(heartbeat=True)).renewed
+        stranger = ScriptedAgent(core)
+        stranger.id = agent.id
+        with monkeypatch.context() as patched:
+            patched.setattr(core.fleet, "refresh", away)
+            with pytest.raises(Unavailable):
+                await stranger.say(heartbeat=True)  # whose boot this server has never heard of
+
+
+async def test_a_cancelled_task_is_told_again_to_a_node_that_was_silent(dsn: str) -> None:
+    async with engine(dsn) as core:
+        agent = await ScriptedAgent(core).join()
+        task = (await submit(core, function())).ids[0]
+        [order] = await agent.orders()
+        await agent.start(order)
+        core.sessions.by_node[agent.id].last_seen -= FRESH_S
+        await core.actions.cancel([task])
+        assert [(cancel.id, cancel.attempt) for cancel in (await agent.say(heartbeat=True)).cancels] == [(task, order.attempt)]

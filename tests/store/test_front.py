@@ -229,7 +229,7 @@ async def test_a_call_that_waits_is_answered_when_the_server_ends(dsn: str) -> N
 
         def waits() -> bool:
             session = served.core.sessions.by_node.get(agent.id)
-            return session is not None and bool(session.polls)
+            return session is not None and bool(session.talks)
 
         await eventually(waits)
     assert (await wire.answer())[0] == 200

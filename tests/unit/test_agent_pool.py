@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from headway.agent.local_queue import FEW, PASSES, Estimate
 from headway.agent.machine import Machine
-from headway.agent.pool import A_CORE, IDLE, READY_S, SLOW_START_S, STARTING
+from headway.agent.pool import A_CORE, IDLE
 from headway.agent.signals import (
     BatchNotGiven,
     EndRunner,
     GiveBatch,
+    Instruction,
     OrdersArrived,
     RunnerDid,
     RunnerEnded,
@@ -23,6 +24,7 @@ from headway.agent.signals import (
     TellReturned,
     Tick,
 )
+from headway.agent.starting import READY_S, SLOW_START_S, STARTING
 from headway.agent.supervisor import TICK_S
 from headway.domain.lifecycle import Outcome
 from headway.domain.resources import Resources
@@ -241,10 +243,24 @@ def starts(machine: Machine, orders: Sequence[Order], definitions: dict[int, Def
 def test_runners_that_sleep_before_they_are_ready_keep_no_others_from_starting_for_long() -> None:
     machine = Machine(ROOM, wall_ms=lambda: 0)
     sleeping = starts(machine, [Order(at, 1, at % 2 + 1, b"") for at in range(40)], SLEEPY, 0.0)
-    assert len(sleeping) == STARTING
-    assert not starts(machine, [Order(100, 1, 3, b"")], {3: SMALL[0]}, 1.0)
-    [other] = [i for i in machine.handle(Tick(SLOW_START_S, {})) if isinstance(i, StartRunner) and i.kind == "python"]
+    assert len(sleeping) == STARTING // 2, "one tenant leaves half of the places to others"
+    [other] = starts(machine, [Order(100, 1, 3, b"")], {3: SMALL[0]}, 1.0)
     assert other.definition == 3
+
+
+def test_the_slow_runners_of_many_tenants_keep_no_others_from_starting_for_long() -> None:
+    machine = Machine(ROOM, wall_ms=lambda: 0)
+    tenants = {at: Definition(name="s", function="m:s", isolation="sandbox", tenant=at) for at in range(1, 5)}
+    sleeping = starts(machine, [Order(at, 1, at % 4 + 1, b"") for at in range(80)], tenants, 0.0)
+    assert len(sleeping) == STARTING
+    assert not starts(machine, [Order(100, 1, 9, b"")], {9: SMALL[0]}, 1.0)
+    began: list[Instruction] = []
+    for beat in range(1, int(READY_S / TICK_S)):
+        began += machine.handle(Tick(beat * TICK_S, {}))
+        if beat * TICK_S >= 2 * SLOW_START_S + TICK_S:
+            assert [i.definition for i in began if isinstance(i, StartRunner) and i.kind == "python"] == [9]
+    assert not any(isinstance(i, TellReturned) for i in began)
+    assert sum(isinstance(i, StartRunner) for i in began) + STARTING == 4 * STARTING // 2 + 1, "they do not become more and more"
 
 
 def test_runners_that_are_never_ready_are_ended_and_their_tasks_told() -> None:

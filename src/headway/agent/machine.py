@@ -15,7 +15,7 @@ from typing import Any
 
 from headway.agent.excess import OUTCOMES, said
 from headway.agent.local_queue import Amounts, LocalQueue, Recipe, minus, plus
-from headway.agent.pool import READY_S, Pool
+from headway.agent.pool import Pool
 from headway.agent.preparing import Preparing
 from headway.agent.recipes import Recipes
 from headway.agent.reports import error_text
@@ -44,6 +44,7 @@ from headway.agent.signals import (
     TellStarted,
     Tick,
 )
+from headway.agent.starting import READY_S
 from headway.agent.steering import Steering
 from headway.domain.languages import PYTHON
 from headway.domain.lifecycle import Outcome
@@ -404,7 +405,7 @@ class Machine:
             if not group.orders:
                 continue
             taken, since = self._stalls.get(id(group), (-1, now))
-            if taken != group.taken or self.pool.starts(group.kind) or self._making_room:
+            if taken != group.taken or self.pool.starts(group.kind, now) or self._making_room:
                 since = now
             if now - since >= STALLED_S:
                 self._give_back(self.queue.take_out(group))

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headway.agent import starting
 from headway.agent.local_queue import Amounts, Estimate, Group
 from headway.agent.signals import (
     AskBack,
@@ -28,7 +29,6 @@ from headway.agent.signals import (
     StopRunner,
     Tick,
 )
-from headway.domain.isolation import owner_of
 from headway.domain.languages import PYTHON
 from headway.domain.lifecycle import Outcome
 from headway.wire.exchange import Order, Started
@@ -43,9 +43,6 @@ BATCH_BYTES = 2**20
 STUCK_S = 0.005  # results wait behind a task that runs longer than this: ask for them
 TAKE_BACK_S = 0.05  # and ask the rest of the batch back after this
 NUDGE_MOST_S = 0.5  # a long task's output is fetched at least this often
-STARTING = 8  # runners started at the same time, of all kinds together: a sandbox for each of a hundred tenants at once stops the node
-SLOW_START_S = 5.0  # one that takes longer to start keeps no others from it: what a tenant's packages do before it is ready may be to sleep
-READY_S = 90.0  # and one that is not ready by then is ended; a little later than bridge.READY_S, whose words say more
 IDLE = 16  # warm runners without work that are kept when others must be started: tenants come and go, memory does not
 START_S = 0.1  # what it takes to start one
 A_CORE = 2  # runners at work on brief functions for each core: one works while the other's results are sent; more only take turns
@@ -102,9 +99,8 @@ class Pool:
     def busy(self) -> bool:
         return any(runner.batch for runner in self.runners.values())
 
-    def starts(self, kind: str) -> bool:
-        """Whether a runner of this kind is not ready yet."""
-        return any(not runner.ready for runner in self._of(kind))
+    def starts(self, kind: str, now: float) -> bool:
+        return starting.is_awaited(self.runners.values(), kind, now)
 
     @property
     def endings(self) -> list[Ending | None]:
@@ -143,8 +139,12 @@ class Pool:
 
     def _first(self, group: Group) -> bool:
         """Whether the group's turn has come: a runner that is always topped up must not starve an older task of another shape."""
-        found = self.machine.queue.next(group.need)  # as if its own resources were free
-        return found is group
+        skip: set[int] = set()
+        while (found := self.machine.queue.next(group.need, skip)) is not None:  # as if its own resources were free
+            if found is group or any(runner.ready for runner in self._of(found.kind)):
+                return found is group
+            skip.add(id(found))  # it waits for its runner
+        return False
 
     def give(self, group: Group, now: float) -> bool:
         """Hand the head of the group to an idle runner; False when there is none (one is started then), or enough are at work."""
@@ -159,15 +159,10 @@ class Pool:
                 return True
         if self._soon_free(group):
             return False
-        unready = [runner for runner in self.runners.values() if not runner.ready]
-        slow = {owner_of(runner.kind) for runner in unready if now - runner.since >= SLOW_START_S}
-        if owner_of(group.kind) in slow:
-            return False  # others of his would be as slow, and in everybody's way
-        starting = sum(now - runner.since < SLOW_START_S for runner in unready)
-        of_kind = sum(runner.kind == group.kind for runner in unready)
-        wanted = min(min(len(group.orders), room) - of_kind, STARTING - starting)
+        coming = sum(not runner.ready for runner in self._of(group.kind))
+        wanted = min(min(len(group.orders), room) - coming, starting.room(self.runners.values(), group.kind, now))
         if wanted > 0:
-            self._dismiss_idle(wanted)
+            self._dismiss_idle(wanted, now)
         for _ in range(wanted):
             self.start(group.kind, group.orders[0].definition, now)
         return False
@@ -177,16 +172,17 @@ class Pool:
 
         A runner for each slot would be twenty on two cores, of 12 MB each, that wait for one another.
         """
-        room = min((there // asked for there, asked in zip(self.machine.free, group.need, strict=True) if asked), default=STARTING)
+        room = min((there // asked for there, asked in zip(self.machine.free, group.need, strict=True) if asked), default=starting.STARTING)
         if not self.machine.recipes[group.orders[0].definition].estimate.brief:
             return room
         of_kind = (runner for runner in self._of(group.kind) if runner.batch and runner.open)
         at_work = sum(1 for runner in of_kind if runner.estimate.brief and not runner.stuck)
         return min(room, A_CORE * self.machine.cores - at_work)
 
-    def _dismiss_idle(self, coming: int) -> None:
+    def _dismiss_idle(self, coming: int, now: float) -> None:
         """So that no more than IDLE are kept in vain, those that have rested longest go."""
-        unused = [runner for runner in self.runners.values() if not (runner.batch or runner.stopping or runner.ending)]
+        there = (runner for runner in self.runners.values() if not starting.is_slow(runner, now))
+        unused = [runner for runner in there if not (runner.batch or runner.stopping or runner.ending)]
         idle = sorted((runner for runner in unused if runner.open), key=lambda runner: runner.idle_since)
         for runner in idle[: max(0, len(unused) + coming - IDLE)]:
             runner.stopping = True
@@ -378,7 +374,7 @@ class Pool:
         for runner in self.runners.values():
             if runner.batch:
                 self._look_at(runner, s.now)
-            elif not (runner.ready or runner.late) and s.now - runner.since >= READY_S:
+            elif not (runner.ready or runner.late) and s.now - runner.since >= starting.READY_S:
                 runner.late = True
                 self.machine.out.append(EndRunner(runner.number, force=True))
         for runner, begun, current, ran in self._current(s):

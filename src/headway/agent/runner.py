@@ -39,6 +39,7 @@ from headway.wire.exchange import ErrorInfo, Finished, Order, possible
 
 FLUSH_NS = 2_000_000  # results are sent at least this often
 HELD_UP_NS = 1_000_000  # a call that took longer may have waited for a CPU
+HELD_UP_MOST = 8  # and for so many parts of it but one, at most: what was counted may be of the calls before it, too
 LONG_NS = 10_000_000  # calls longer than this have their CPU time and memory measured
 SAY = 32 * 1024
 SAY_NS = 50_000_000
@@ -146,6 +147,7 @@ class Runner:
                 if self.last_end - self.flushed_at > FLUSH_NS and self.todo:
                     self.flush()
                     self.cpu_before = self.cpu_s()  # what short calls took is not charged to the next long one
+                    self.delay.since()
             self.flush()
 
     def refresh(self, definition: int) -> None:
@@ -184,7 +186,7 @@ class Runner:
             _stderr.ship()
         end = self.last_end = _clock(_BOOTTIME)
         spent = end - begin - self.imported_ns
-        self.last_ns = spent if spent < HELD_UP_NS else max(spent - self.delay.since(), 0)
+        self.last_ns = spent if spent < HELD_UP_NS else max(spent - self.delay.since(), spent // HELD_UP_MOST)
         self.busy_ns += self.last_ns
         started_ms, ended_ms = (begin + self.wall_offset) // 1_000_000, (end + self.wall_offset) // 1_000_000
         if pause is not None:
@@ -215,6 +217,7 @@ class Runner:
         begin = _clock(_BOOTTIME)
         found = self.functions[definition] = Function(name, codec, env, workdir, cap_ms / 1000)
         self.imported_ns = _clock(_BOOTTIME) - begin
+        self.delay.since()
         return found
 
     def cpu_s(self) -> float:

@@ -47,6 +47,7 @@ _LEAVE = query("node.leave")
 _ORDERS = query("task.orders_of")
 _BEGUN = query("task.begun_of")
 _HELD = query("task.held_by")
+_CANCELLED = query("task.cancelled_of")
 _CONTROLS = query("control.open_of")
 
 
@@ -118,11 +119,22 @@ class Exchanges:
         """One call of an agent."""
         telemetry.exchanged()
         session, new = self.sessions.open(node, said.boot)
-        session.last_seen = time.monotonic()
-        reply = Orders(said.sequence)
-        if new and not await self._welcome_or_forget(session):
-            reply.lost = True
-            return reply
+        with session.talking():
+            return await self._answer(session, said, new=new)
+
+    async def _answer(self, session: Session, said: Exchange, *, new: bool) -> Orders:
+        node, reply = session.node, Orders(said.sequence)
+        if new:
+            try:
+                reply.lost = not await self._welcome_or_forget(session)
+            except Unavailable:
+                if not (said.heartbeat and self._may_hold(session)):
+                    raise
+                reply.hold = True  # it was here before, and nobody can have taken it for lost
+                self.held(node)
+                return reply
+            if reply.lost:
+                return reply
         session.acknowledge(said)
         clock_ms = self._ahead(said)
         if said.finished or said.started or said.returned or said.output or said.progress or said.notices or said.stages:
@@ -171,6 +183,9 @@ class Exchanges:
             self.sessions.close(session.node)
             return False
         await self.load_orders(session.node)
+        async with self.database.hot() as connection:
+            for row in await connection.fetch(_CANCELLED, session.node):
+                session.cancel((row["id"], row["attempt"]))
         return True
 
     def _ahead(self, said: Exchange) -> int:

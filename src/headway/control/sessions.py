@@ -7,8 +7,9 @@ node says it received that (id, attempt), so it does not matter which server pla
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from headway.control.definitions import Definitions
@@ -32,7 +33,7 @@ class Session:
     told: dict[int, float] = field(default_factory=dict)  # when each control was last sent
     definitions: set[int] = field(default_factory=set)  # those this boot has
     wake: asyncio.Event = field(default_factory=asyncio.Event)
-    polls: int = 0
+    talks: int = 0  # exchanges that are not answered yet
     last_seen: float = 0.0
     last_reconciled: float = 0.0
 
@@ -65,6 +66,16 @@ class Session:
             self.controls.pop(notice.number, None)
             self.told.pop(notice.number, None)
         self.definitions.difference_update(exchange.unknown_definitions)
+
+    @contextlib.contextmanager
+    def talking(self) -> Iterator[None]:
+        """While its node waits for an answer it is here, whatever keeps us from giving that."""
+        self.talks += 1
+        try:
+            yield
+        finally:
+            self.talks -= 1
+            self.last_seen = time.monotonic()
 
     @property
     def owes(self) -> bool:
@@ -126,7 +137,7 @@ class Sessions:
     def is_here(self, node: int) -> bool:
         """Whether the node is talking to this server now."""
         session = self.by_node.get(node)
-        return session is not None and (session.polls > 0 or time.monotonic() - session.last_seen < FRESH_S)
+        return session is not None and (session.talks > 0 or time.monotonic() - session.last_seen < FRESH_S)
 
     def offer(self, orders: dict[int, list[Order]], planned_for: dict[int, Session]) -> list[int]:
         """Hand planned orders to the sessions here; returns the nodes that talk to other servers.
@@ -156,18 +167,13 @@ class Sessions:
     async def wait(self, session: Session, seconds: float) -> None:
         """Until there is something to say, or the time is over, or the session was replaced."""
         deadline = time.monotonic() + seconds
-        session.polls += 1
-        try:
-            while not self.stopping and self.by_node.get(session.node) is session and not session.due(time.monotonic()):
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return
-                session.wake.clear()
-                try:
-                    async with asyncio.timeout(min(left, REPEAT_S) if session.owes else left):
-                        await session.wake.wait()
-                except TimeoutError:
-                    pass
-        finally:
-            session.polls -= 1
-            session.last_seen = time.monotonic()
+        while not self.stopping and self.by_node.get(session.node) is session and not session.due(time.monotonic()):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            session.wake.clear()
+            try:
+                async with asyncio.timeout(min(left, REPEAT_S) if session.owes else left):
+                    await session.wake.wait()
+            except TimeoutError:
+                pass

@@ -47,6 +47,10 @@ select id, attempt, definition, input, name from task where node = $1 and state 
 -- Those of some tasks that began on a node, as orders.
 select id, attempt, definition, input, name from task where node = $1 and id = any ($2::bigint[]) and state in (4, 5);
 
+-- name: cancelled_of
+-- Attempts on a node that shall end.
+select id, attempt from task where node = $1 and state in (3, 4, 5) and cancel_at is not null;
+
 -- name: held_by
 -- Every attempt a node answers for, as the database sees it.
 select id, attempt, state, shape, tenant, start_by, cap_ms, cancel_at from task where node = $1 and state in (3, 4, 5);
