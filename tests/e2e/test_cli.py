@@ -240,6 +240,7 @@ def test_cancel_ends_a_waiting_task(up: Upped) -> None:
 
 
 def test_top_prints_one_frame_of_rates_queues_and_nodes(up: Upped) -> None:
+    its_node(up)
     said = headway(up, "top", "--once")
     assert said.returncode == 0, said.stderr
     for expected in ("finished", "QUEUE", "delayable", "NODE", "nothing runs"):
