@@ -253,7 +253,9 @@ async def test_a_tenant_is_told_of_other_tenants_tasks_without_their_numbers(dsn
         await agent.orders()
         [mine] = (await submit(core, function(at=4_000_000_000))).ids
         async with core.database.cold() as connection:
-            await connection.execute("update task set state = 5 where id = $1", mine)
+            await connection.execute(
+                "update task set state = 5, node = $2, attempt = 1, leased_at = now(), started_at = now() where id = $1", mine, agent.id
+            )
             await connection.execute(
                 "insert into preemption (task, attempt, node, mode, beneficiary) values ($1, 1, $2, 'freeze', $3)", mine, agent.id, theirs
             )
