@@ -313,9 +313,9 @@ def test_or_into_a_file_that_is_known(crowd: Crowd) -> None:
     with open(crowd.folder / "file", "wb", 0) as file:
         assert crowd.look()
         crowd.watched.look_at = time.monotonic() + 60
-        file.write(bytes(20 * MIB))
+        file.write(bytes(8 * MIB))
         assert not crowd.look()
-        file.write(bytes(14 * MIB))
+        file.write(bytes(26 * MIB))
         assert crowd.look()
     assert crowd.watched.used >= 34 * MIB
 
