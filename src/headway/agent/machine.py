@@ -405,7 +405,7 @@ class Machine:
             if not group.orders:
                 continue
             taken, since = self._stalls.get(id(group), (-1, now))
-            if taken != group.taken or self.pool.starts(group.kind, now) or self._making_room:
+            if taken != group.taken or self.pool.awaits(group.kind, now) or self._making_room:
                 since = now
             if now - since >= STALLED_S:
                 self._give_back(self.queue.take_out(group))

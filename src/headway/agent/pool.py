@@ -99,7 +99,8 @@ class Pool:
     def busy(self) -> bool:
         return any(runner.batch for runner in self.runners.values())
 
-    def starts(self, kind: str, now: float) -> bool:
+    def awaits(self, kind: str, now: float) -> bool:
+        """Whether orders for this kind wait for a runner that will come, not for room."""
         return starting.is_awaited(self.runners.values(), kind, now)
 
     @property

@@ -128,11 +128,9 @@ class Exchanges:
             try:
                 reply.lost = not await self._welcome_or_forget(session)
             except Unavailable:
-                if not (said.heartbeat and self._may_hold(session)):
+                if not (said.heartbeat and self._hold(session, reply)):
                     raise
-                reply.hold = True  # it was here before, and nobody can have taken it for lost
-                self.held(node)
-                return reply
+                return reply  # it was here before
             if reply.lost:
                 return reply
         session.acknowledge(said)
@@ -203,9 +201,7 @@ class Exchanges:
         try:
             drain = await self._stored(session, trouble, clock_ms)
         except Unavailable:
-            reply.hold = self._may_hold(session)
-            if reply.hold:
-                self.held(session.node)
+            self._hold(session, reply)
             return True
         if drain is None:
             self.sessions.close(session.node)
@@ -231,6 +227,13 @@ class Exchanges:
             except TimeoutError:
                 if self._may_hold(session):
                     raise Unavailable("the database takes long to store a heartbeat") from None
+
+    def _hold(self, session: Session, reply: Orders) -> bool:
+        """Tell the node to hold on, if it may."""
+        reply.hold = self._may_hold(session)
+        if reply.hold:
+            self.held(session.node)
+        return reply.hold
 
     def _may_hold(self, session: Session) -> bool:
         """While the database is away nobody can declare the node lost: we are the only server, or we are its reaper."""
